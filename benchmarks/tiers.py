@@ -60,15 +60,14 @@ def bound(elements: int, **settings: Any) -> tuple[Any, Callable[[], None]]:
     import torch
 
     from dsconfig.runtimes.effective import effective
-    from dsengine.tiers import HostBinding, NvmeBinding, OffloadSettings
+    from dsengine.tiers import OffloadedBinding, OffloadSettings
 
     count = max(1, elements // WEIGHT)
     masters = {f"w{i}": torch.nn.Parameter(torch.randn(WEIGHT).bfloat16()) for i in range(count)}
     optimizer = torch.optim.AdamW(masters.values(), lr=1e-4, fused=True)
-    kind = NvmeBinding if "nvme_path" in settings else HostBinding
     offload = OffloadSettings.of(effective(OFFLOADED))
     assert offload is not None
-    binding = kind(optimizer, masters, replace(offload, **settings), {})
+    binding = OffloadedBinding(optimizer, masters, replace(offload, **settings), {})
     for weight in masters.values():
         weight.sum().backward()
 
@@ -133,7 +132,7 @@ def nvme(elements: int, rounds: int, folder: Path) -> list[str]:
 
     binding, step = bound(elements, nvme_path=str(folder))
     _, in_memory = bound(elements)
-    size = binding._file.size
+    size = binding.storage._file.size
     buffer = Buffer(256 * 2**20)
     count = -(-size // buffer.size)
     parts = [UnnamedFile(folder / "sequential", buffer.size) for _ in range(count)]
@@ -147,7 +146,7 @@ def nvme(elements: int, rounds: int, folder: Path) -> list[str]:
             wait(large.exchange(buffer, read=part.extent))
 
     def tiles() -> None:
-        for _ in binding._visited(writing=True):
+        for _ in binding.storage.loaded():
             pass
 
     actions = {"sequential": sequential, "tiles": tiles, "step": step, "in memory": in_memory}

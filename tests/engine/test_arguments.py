@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from dsconfig import Status
+from dsconfig.planner.capabilities import live_paths
 from dsconfig.planner.coverage import rule_of
-from dsconfig.planner.coverage.page import live_paths
 from dsengine.optimizers import build_optimizer, is_muon, split_for_muon
 from dsengine.optimizers.schedules import build_schedule, check_metrics
 from training.key_tables import (

@@ -83,7 +83,10 @@ print(metadata.packages_distributions()["deepspeed"][0])
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("import deepspeed.moe.layer", "does not implement deepspeed.moe.layer: expert"),
+        (
+            "import deepspeed.moe.layer",
+            "does not implement deepspeed.moe.layer: DeepSpeed's MoE layers",
+        ),
         ("from deepspeed import PipelineModule", "does not implement deepspeed.PipelineModule"),
         ("import deepspeed.nonsense", "neither dsengine nor DeepSpeed has deepspeed.nonsense"),
     ],

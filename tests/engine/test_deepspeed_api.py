@@ -25,7 +25,7 @@ from torch.distributed.fsdp import FSDPModule
 import dsconfig
 import dsengine
 import forked_python
-from dsengine.deepspeed.refusals import INSTEAD
+from dsconfig.features.deepspeed_names import NAMES
 from dsengine.observation.printing import script_logger
 from dsengine.optimizers.binding import is_elementwise
 from dsengine.optimizers.lion import Lion
@@ -84,7 +84,7 @@ def test_version_compares_as_deepspeed_release() -> None:
 # Refused names
 
 
-@pytest.mark.parametrize("name", INSTEAD)
+@pytest.mark.parametrize("name", NAMES)
 def test_refused_import_names_an_alternative(name: str) -> None:
     words = f"does not implement deepspeed.{name}".replace(".", r"\.")
     above, _, leaf = f"dsengine.{name}".rpartition(".")
@@ -93,11 +93,11 @@ def test_refused_import_names_an_alternative(name: str) -> None:
             getattr(importlib.import_module(above), leaf)
         else:
             importlib.import_module(f"dsengine.{name}.anything")
-    assert INSTEAD[name] in str(refused.value)
+    assert NAMES[name] in str(refused.value)
 
 
 def test_refused_name_raises_the_same_message_everywhere() -> None:
-    with pytest.raises(ImportError, match="stage 3"):
+    with pytest.raises(ImportError, match="with expert_parallel"):
         from dsengine.moe.layer import MoE  # noqa: F401
     with pytest.raises(ImportError, match="stage 3"):
         from dsengine import PipelineModule  # noqa: F401
@@ -253,7 +253,7 @@ def test_compatible_ops_lists_available_kernels() -> None:
     assert __compatible_ops__[AsyncIOBuilder.NAME]
     assert not __compatible_ops__["fused_lamb"] and not FusedLambBuilder().is_compatible()
     assert set(__compatible_ops__) == set(ALL_OPS)
-    with pytest.raises(NotImplementedError, match="no kernel fused_lamb"):
+    with pytest.raises(NotImplementedError, match="fused_lamb: there are no kernels"):
         FusedLambBuilder().load()
 
 
@@ -302,7 +302,7 @@ def test_groups_without_expert_parallelism_are_unchanged() -> None:
     assert split_params_into_different_moe_groups_for_optimizer(group) == [group]
     cast(Any, weight).allreduce = False  # DeepSpeed's marker
     assert is_moe_param(weight)
-    with pytest.raises(NotImplementedError, match="keep experts as ordinary modules"):
+    with pytest.raises(NotImplementedError, match="MoE layers are not supported"):
         split_params_into_different_moe_groups_for_optimizer([group])
 
 
@@ -794,7 +794,7 @@ def test_expert_parallel_groups_are_refused() -> None:
     from dsengine.utils import groups
 
     groups.initialize()
-    with pytest.raises(ValueError, match="stage 3"):
+    with pytest.raises(ValueError, match="with expert_parallel"):
         groups.initialize(ep_size=2)
 
 

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from dsconfig.features.deepspeed_names import ATTRIBUTES
 from dsengine import DeepSpeedEngine
-from dsengine.loop.deepspeed_attributes import GETTERS, INSTEAD
+from dsengine.loop.deepspeed_attributes import GETTERS
 from tests import deepspeed_surface
 from training.jobs import config
 from training.ranks import Ranks
@@ -19,7 +20,7 @@ def test_every_attribute_is_provided_or_explained(ranks: Ranks, stage: int) -> N
     arguments: dict[str, Any] = {"settings": config(stage), "names": NAMES}
     for missing in ranks.run("training.attribute_jobs:messages", **arguments):
         expected = "dsengine does not implement deepspeed.DeepSpeedEngine.{}: {}"
-        assert missing == {name: expected.format(name, INSTEAD[name]) for name in missing}
+        assert missing == {name: expected.format(name, ATTRIBUTES[name]) for name in missing}
         assert len(missing) < len(NAMES) / 3
 
 
@@ -42,9 +43,9 @@ def test_attributes_that_exist_are_found_without_a_hook() -> None:
 
 
 def test_tables_have_only_names_of_deepspeed() -> None:
-    public = {name for name in (*GETTERS, *INSTEAD) if not name.startswith("_")}
+    public = {name for name in (*GETTERS, *ATTRIBUTES) if not name.startswith("_")}
     assert public <= set(NAMES)
-    assert not GETTERS.keys() & INSTEAD.keys()
+    assert not GETTERS.keys() & ATTRIBUTES.keys()
 
 
 ADAM = {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}

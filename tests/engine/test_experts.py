@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 
-from dsconfig.planner.coverage.experts import PRESETS
-from dsengine.parallel import experts_plan
 from sweeps import sweep
 from training import curves, expert_jobs
 from training.ranks import Ranks, SharedRanks
@@ -143,7 +141,3 @@ def test_16_bits(
     assert first == second
     for divided, undivided in zip(first, whole, strict=True):
         assert divided == pytest.approx(undivided, rel=2e-2)
-
-
-def test_coverage_knows_the_presets_that_the_engine_applies() -> None:
-    assert PRESETS == experts_plan.PRESETS

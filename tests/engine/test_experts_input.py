@@ -21,7 +21,12 @@ TENSOR = {"tensor_parallel": {"autotp_size": 2}}
         ("own", {"expert_pattern": "shared"}, {}, "mixture.shared is not a module of experts"),
         ("apart", {"moe_layer_pattern": "mixture"}, {}, "mixture.experts is not a module of exp"),
         ("own", {"preset_model": "bloom"}, {}, "this preset is unknown"),
-        ("own", {}, {"optimizer": {"type": "Adafactor"}}, "divided experts do not have: use AdamW"),
+        (
+            "own",
+            {},
+            {"optimizer": {"type": "Adafactor"}},
+            "divided experts do not have; dsengine refuses",
+        ),
         ("own", {"top_k": 4}, {}, "top_k is 4, but dsengine uses the router of the model"),
         ("own", {"comm_backend": "deepep"}, {}, "DeepEP"),
         ("own", {"autoep_size": 3}, {}, "autoep_size 3 does not divide 4 .*use 2"),

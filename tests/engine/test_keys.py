@@ -11,8 +11,8 @@ import pytest
 from torch.distributed.fsdp import FSDPModule
 
 from dsconfig import Status
+from dsconfig.planner.capabilities import live_paths
 from dsconfig.planner.coverage import rule_of
-from dsconfig.planner.coverage.page import live_paths
 from training.jobs import config
 from training.ranks import Ranks
 

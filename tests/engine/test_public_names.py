@@ -7,8 +7,8 @@ from types import ModuleType
 
 import pytest
 
+from dsconfig.features.deepspeed_names import NAMES
 from dsengine.deepspeed.names import REEXPORTS
-from dsengine.deepspeed.refusals import INSTEAD
 from tests import deepspeed_names, deepspeed_surface
 
 SURFACE = deepspeed_surface.recorded()
@@ -57,7 +57,7 @@ def test_each_refusal_applies_to_a_name() -> None:
     origins = {origin for names in SURFACE.modules.values() for origin in names.values()}
     used = {each.name for each in deepspeed_names.recorded()[1]}
     paths = {*SURFACE.names(), *origins, *used}
-    for name in INSTEAD.keys() - REMOVED:
+    for name in NAMES.keys() - REMOVED:
         assert any(path == name or path.startswith(f"{name}.") for path in paths), name
 
 
@@ -79,7 +79,7 @@ assert dsengine.ops.adam.cpu_adam.DeepSpeedCPUAdam is dsengine.ops.adam.DeepSpee
 @pytest.mark.parametrize(
     ("attempt", "words"),
     [
-        ("from dsengine.runtime.engine import MoE", "runtime.engine.MoE: expert parallelism"),
+        ("from dsengine.runtime.engine import MoE", "runtime.engine.MoE: DeepSpeed's MoE layers"),
         ("import dsengine.zro", "has deepspeed.zro; did you mean deepspeed.zero?"),
         ("from dsengine import DeepSpeedEngin", "did you mean deepspeed.DeepSpeedEngine?"),
         ("import dsengine; dsengine.see_memory_usage", "deepspeed.runtime.utils.see_memory_usage?"),

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from dsengine.tiers import HostBinding
+from dsengine.tiers import OffloadedBinding
 from engine_storage.offloading import offload_settings
 from training.jobs import config
 from training.ranks import Ranks
@@ -78,7 +78,7 @@ def test_update_is_computed_in_fp32_and_rounded_once(states: torch.dtype) -> Non
     parameters = {"w": nn.Parameter(weights.clone())}
     settings = offload_settings(master=BF16, states=states, rounding=BF16)
     optimizer = torch.optim.AdamW([parameters["w"]], lr=0.1, fused=True)
-    binding = HostBinding(optimizer, parameters, settings, {})
+    binding = OffloadedBinding(optimizer, parameters, settings, {})
     expected, state = weights.clone(), {}
     for _ in range(3):
         gradient = torch.randn(1000, generator=generator).to(BF16)

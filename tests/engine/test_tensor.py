@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from dsconfig.runtimes.capabilities import ENGINE_STYLES, FAULTY_PLANS
+from dsconfig.features import table
 from dsengine.parallel.tensor import STYLES
-from dsengine.parallel.tensor_plan import FAULTY, PACKED_GATHERED, PRESETS, VOCABULARY, first_rule
+from dsengine.parallel.tensor_plan import PACKED_GATHERED, PRESETS, VOCABULARY, first_rule
 from sweeps import sweep
 from training import curves, tensor_jobs
 from training.ranks import Ranks, SharedRanks
@@ -140,7 +140,7 @@ def test_adafactor_is_refused(ranks: Ranks) -> None:
     optimizer = {"type": "Adafactor", "params": {"lr": 1e-2}}
     options: dict[str, Any] = {"kind": "rules", "block": {}, "more": {"optimizer": optimizer}}
     for message in ranks.run("training.tensor_input_jobs:refused", **options):
-        assert message.startswith("Adafactor divides its states")
+        assert "DSC762 /optimizer/type: optimizer.type: Adafactor divides its states" in message
 
 
 @pytest.mark.engine
@@ -152,8 +152,7 @@ def test_odd_vocabulary_stays_whole(ranks: Ranks, stage: int) -> None:
 @pytest.mark.torch
 def test_tune_knows_the_styles_that_the_engine_applies() -> None:
     of_rules = {PACKED_GATHERED, VOCABULARY}
-    assert (STYLES.keys() - of_rules) | {"replicate"} == ENGINE_STYLES
-    assert FAULTY.keys() == FAULTY_PLANS
+    assert (STYLES.keys() - of_rules) | {"replicate"} == table.STYLES
 
 
 @pytest.mark.live

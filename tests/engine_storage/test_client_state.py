@@ -11,7 +11,7 @@ import numpy
 import pytest
 import torch
 
-from dsengine.checkpoints.plain import dump, parse, to_plain
+from dsengine.checkpoints.small_states import dump, parse, to_plain
 
 
 class Kind(Enum):

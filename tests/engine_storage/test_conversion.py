@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 
 import command_line
 from dsengine.checkpoints import CheckpointError
-from dsengine.checkpoints.deepspeed_layout import read_full, write_checkpoint
+from dsengine.checkpoints.deepspeed_layout.read import read_full
+from dsengine.checkpoints.deepspeed_layout.write import write_checkpoint
 from dsengine.loop import saving
 from sweeps import sweep
 from training.jobs import config

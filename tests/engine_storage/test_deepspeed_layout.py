@@ -9,11 +9,9 @@ import torch
 from torch import nn
 
 from dsengine.checkpoints import CheckpointError, CheckpointMismatchError, TrainingState
-from dsengine.checkpoints.deepspeed_layout import (
-    is_deepspeed_directory,
-    load_deepspeed_checkpoint,
-    read_checkpoint,
-)
+from dsengine.checkpoints.deepspeed_layout.files import is_deepspeed_directory
+from dsengine.checkpoints.deepspeed_layout.load import load_deepspeed_checkpoint
+from dsengine.checkpoints.deepspeed_layout.read import read_checkpoint
 from dsengine.checkpoints.group import CheckpointGroup
 from training.ranks import SharedRanks
 

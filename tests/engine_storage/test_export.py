@@ -69,7 +69,7 @@ def test_weights_of_another_model_are_refused_on_every_rank(
 
 
 def test_tied_tensor_is_stored_once_in_torch_format(tmp_path: Path) -> None:
-    from dsengine.checkpoints.export.save_weights import write_weights
+    from dsengine.checkpoints.export.full_weights import write_weights
 
     weight = torch.ones(64, 64)
     for filename in ("pytorch_model.bin", "model.safetensors"):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dsconfig import block_values
-from dsconfig.planner.coverage.page import live_paths
+from dsconfig.planner.capabilities import live_paths
 from dsconfig.runtimes.effective import effective
 from dsengine.observation.monitors import LEARNING_RATE, MissingPackageError, Monitors
 from dsengine.observation.monitors import build_monitors as build_from_complete_blocks

@@ -21,10 +21,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint import metadata as torch_metadata
 
-from dsengine.checkpoints import CheckpointError, plain
-from dsengine.checkpoints.deepspeed_layout import pickles, read_checkpoint
-from dsengine.checkpoints.metadata_reader import SafeFileSystemReader
+from dsengine.checkpoints import CheckpointError
+from dsengine.checkpoints.deepspeed_layout import files
+from dsengine.checkpoints.deepspeed_layout.read import read_checkpoint
 from dsengine.checkpoints.restricted_pickle import Name
+from dsengine.checkpoints.small_states import load as load_small_states
+from dsengine.checkpoints.storage import SafeFileSystemReader
 from dsengine.torch_private.pickles import named_in_checkpoint_metadata, named_in_tensor_files
 
 HEAD, END = b"\x80\x02", b"."
@@ -206,7 +208,7 @@ def metadata_file(folder: Path, content: bytes) -> None:
 def small_states(folder: Path, content: bytes) -> None:
     folder.mkdir()
     pt_file(folder / "training_state.pt", content)
-    plain.load(folder / "training_state.pt")
+    load_small_states(folder / "training_state.pt")
 
 
 READERS: list[Callable[[Path, bytes], None]] = [deepspeed_file, metadata_file, small_states]
@@ -217,7 +219,7 @@ def reachable() -> Iterator[Any]:
     yield from (argparse.Namespace, collections.OrderedDict, pathlib.PurePosixPath, dict)
     yield from (Tensor, nn.Parameter, torch.Size, torch.float32, torch.FloatStorage)
     yield from vars(sys.modules["torch._utils"]).values()
-    yield from (torch.serialization._get_layout, pickles.Record, Name)
+    yield from (torch.serialization._get_layout, files.Record, Name)
     yield vars(sys.modules["torch._tensor"])["_rebuild_from_type_v2"]
     yield from named_in_checkpoint_metadata().values()
     yield from named_in_tensor_files().values()
@@ -313,13 +315,13 @@ def test_torchscript_archive_is_not_run(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="TorchScript archive"):
         read_checkpoint(folder)
     with pytest.raises(CheckpointError):
-        plain.load(file)
+        load_small_states(file)
     assert not proof.exists()
 
 
 def test_hooks_of_a_tensor_are_dropped(tmp_path: Path) -> None:
     pt_file(tmp_path / "x.pt", tensor(hooks=DICT + number(0) + NAMESPACE + b"s"))
-    read = pickles.read_file(tmp_path / "x.pt")
+    read = files.read_file(tmp_path / "x.pt")
     assert read.tolist() == [1.0, 2.0]
     assert not read._backward_hooks and not read.requires_grad
 
@@ -327,12 +329,12 @@ def test_hooks_of_a_tensor_are_dropped(tmp_path: Path) -> None:
 def test_attributes_of_a_dict_do_not_shadow_its_methods(tmp_path: Path) -> None:
     ordered = named("collections", "OrderedDict") + TUPLE + REDUCE
     pt_file(tmp_path / "x.pt", ordered + dict_of(items=NAMESPACE, keys=number(1)) + BUILD)
-    assert list(pickles.read_file(tmp_path / "x.pt").items()) == []
+    assert list(files.read_file(tmp_path / "x.pt").items()) == []
 
 
 def test_class_in_a_file_is_read_as_its_name(tmp_path: Path) -> None:
     pt_file(tmp_path / "x.pt", NAMESPACE)
-    read = pickles.read_file(tmp_path / "x.pt")
+    read = files.read_file(tmp_path / "x.pt")
     assert not inspect.isclass(read)
     assert repr(read) == "argparse.Namespace"
 
@@ -363,7 +365,7 @@ def test_plain_objects_are_read(tmp_path: Path, protocol: int) -> None:
         "layout": torch.strided,
     }
     torch.save(values, tmp_path / "x.pt", pickle_protocol=protocol)
-    read = pickles.read_file(tmp_path / "x.pt")
+    read = files.read_file(tmp_path / "x.pt")
     assert read == values
     read["lists"]["new"].append(1)
     assert read["counts"]["new"] == 0
@@ -373,7 +375,7 @@ def test_parameters_and_views_are_read(tmp_path: Path) -> None:
     base = torch.arange(12.0).reshape(3, 4)
     values = {"weight": nn.Parameter(base), "view": base[1:, ::2], "bf16": base.bfloat16()}
     torch.save(values, tmp_path / "x.pt")
-    read = pickles.read_file(tmp_path / "x.pt")
+    read = files.read_file(tmp_path / "x.pt")
     assert isinstance(read["weight"], nn.Parameter)
     assert all(torch.equal(read[name], value) for name, value in values.items())
 
@@ -381,12 +383,12 @@ def test_parameters_and_views_are_read(tmp_path: Path) -> None:
 def test_unknown_enum_is_refused(tmp_path: Path) -> None:
     torch.save(Colour.RED, tmp_path / "x.pt")
     with pytest.raises(CheckpointError, match="Colour, which is not allowed"):
-        pickles.read_file(tmp_path / "x.pt")
+        files.read_file(tmp_path / "x.pt")
 
 
 def test_every_opcode_is_known() -> None:
     """A new opcode of Python could refer to code in another way."""
     known = {code for code in vars(pickle).values() if isinstance(code, bytes) and len(code) == 1}
-    handled = {bytes([code]) for code in pickles._Unpickler.dispatch}
+    handled = {bytes([code]) for code in files._Unpickler.dispatch}
     reviewed = 68
     assert handled <= known and len(handled) == reviewed

@@ -9,8 +9,8 @@ import pytest
 from torch import nn
 
 from dsengine.checkpoints import Checkpointer, TrainingState
+from dsengine.checkpoints.choice import checkpoints, retain
 from dsengine.checkpoints.directory import LATEST, MANIFEST, discard, remove_tag
-from dsengine.checkpoints.retention import checkpoints, retain
 
 
 def save(root: Path, step: int, tag: str | None = None, *, save_latest: bool = True) -> Path:

@@ -14,7 +14,7 @@ from dsconfig.tiles import COPIED_ELEMENTS, STAGING_BYTES, host_share, tile_elem
 from dsengine.observation.memory import LiveBytes
 from dsengine.optimizers.binding import proves_elementwise
 from dsengine.optimizers.lion import Lion
-from dsengine.tiers import HostBinding, NvmeBinding
+from dsengine.tiers import OffloadedBinding
 from dsengine.tiers.files import ALIGNMENT, Buffer, FileIO, UnnamedFile, fresh_directory, wait
 from dsengine.tiers.tiles import Piece, divide_into_tiles
 from engine_storage.offloading import offload_settings
@@ -159,6 +159,10 @@ def weights() -> dict[str, nn.Parameter]:
     return {name: nn.Parameter(torch.randn(shape)) for name, shape in shapes.items()}
 
 
+def path_of(tier: str, folder: Path) -> str | None:
+    return str(folder) if tier == "nvme" else None
+
+
 def optimizer_of(kind: str, parameters: dict[str, nn.Parameter]) -> torch.optim.Optimizer:
     """Build two groups; Adam has one more state in the second."""
     options = dict(OPTIMIZERS[kind])
@@ -181,7 +185,7 @@ def backward(parameters: dict[str, nn.Parameter], step: int) -> None:
 def test_step_hooks_run_once_around_all_tiles() -> None:
     parameters = weights()
     optimizer = optimizer_of("SGD", parameters)
-    binding = HostBinding(optimizer, parameters, offload_settings(sub_group_size=400), {})
+    binding = OffloadedBinding(optimizer, parameters, offload_settings(sub_group_size=400), {})
     assert len(binding.host_tiles) > 5
     before = {name: weight.detach().clone() for name, weight in parameters.items()}
     seen: list[list[bool]] = []
@@ -205,12 +209,12 @@ def test_step_hooks_run_once_around_all_tiles() -> None:
     binding.close()
 
 
-@pytest.mark.parametrize("tier", [HostBinding, NvmeBinding])
-def test_parameter_unfrozen_later_is_trained(tmp_path: Path, tier: type[HostBinding]) -> None:
+@pytest.mark.parametrize("tier", ["cpu", "nvme"])
+def test_parameter_unfrozen_later_is_trained(tmp_path: Path, tier: str) -> None:
     parameters = weights()
     parameters["b"].requires_grad_(False)
-    settings = offload_settings(nvme_path=str(tmp_path))
-    binding = tier(optimizer_of("AdamW", parameters), parameters, settings, {})
+    settings = offload_settings(nvme_path=path_of(tier, tmp_path))
+    binding = OffloadedBinding(optimizer_of("AdamW", parameters), parameters, settings, {})
     before = parameters["b"].detach().clone()
     backward(parameters, 0)
     step_of(binding)
@@ -222,12 +226,14 @@ def test_parameter_unfrozen_later_is_trained(tmp_path: Path, tier: type[HostBind
     binding.close()
 
 
-@pytest.mark.parametrize("tier", [HostBinding, NvmeBinding])
-def test_first_step_creates_states_in_small_pieces(tmp_path: Path, tier: type[HostBinding]) -> None:
+@pytest.mark.parametrize("tier", ["cpu", "nvme"])
+def test_first_step_creates_states_in_small_pieces(tmp_path: Path, tier: str) -> None:
     elements = 6 * COPIED_ELEMENTS
     parameters = {"w": nn.Parameter(torch.zeros(elements))}
-    settings = offload_settings(nvme_path=str(tmp_path))
-    binding = tier(torch.optim.AdamW([parameters["w"]], fused=True), parameters, settings, {})
+    settings = offload_settings(nvme_path=path_of(tier, tmp_path))
+    binding = OffloadedBinding(
+        torch.optim.AdamW([parameters["w"]], fused=True), parameters, settings, {}
+    )
     parameters["w"].sum().backward()
     live = LiveBytes(torch.device("cpu"))
     with live.measure("step"):
@@ -236,13 +242,11 @@ def test_first_step_creates_states_in_small_pieces(tmp_path: Path, tier: type[Ho
     binding.close()
 
 
-@pytest.mark.parametrize("tier", [HostBinding, NvmeBinding])
-def test_value_set_in_master_and_shard_is_not_rounded(
-    tmp_path: Path, tier: type[HostBinding]
-) -> None:
+@pytest.mark.parametrize("tier", ["cpu", "nvme"])
+def test_value_set_in_master_and_shard_is_not_rounded(tmp_path: Path, tier: str) -> None:
     parameters = {"w": nn.Parameter(torch.zeros(5, dtype=torch.bfloat16))}
-    settings = offload_settings(nvme_path=str(tmp_path))
-    binding = tier(torch.optim.SGD([parameters["w"]], lr=0.1), parameters, settings, {})
+    settings = offload_settings(nvme_path=path_of(tier, tmp_path))
+    binding = OffloadedBinding(torch.optim.SGD([parameters["w"]], lr=0.1), parameters, settings, {})
     exact = torch.linspace(1.0, 1.01, 5)
     with torch.no_grad(), binding.materialized():
         parameters["w"].copy_(exact)
@@ -256,13 +260,11 @@ def test_value_set_in_master_and_shard_is_not_rounded(
     binding.close()
 
 
-@pytest.mark.parametrize("tier", [HostBinding, NvmeBinding])
-def test_materialized_masters_include_writes_to_shards(
-    tmp_path: Path, tier: type[HostBinding]
-) -> None:
+@pytest.mark.parametrize("tier", ["cpu", "nvme"])
+def test_materialized_masters_include_writes_to_shards(tmp_path: Path, tier: str) -> None:
     parameters = weights()
-    settings = offload_settings(sub_group_size=400, nvme_path=str(tmp_path))
-    binding = tier(optimizer_of("AdamW", parameters), parameters, settings, {})
+    settings = offload_settings(sub_group_size=400, nvme_path=path_of(tier, tmp_path))
+    binding = OffloadedBinding(optimizer_of("AdamW", parameters), parameters, settings, {})
     parameters["c"].detach().mul_(0.5)
     with binding.materialized():
         assert torch.equal(binding.shards["c"], parameters["c"])
@@ -272,7 +274,7 @@ def test_materialized_masters_include_writes_to_shards(
 def test_options_changed_later_create_states_for_every_tile() -> None:
     expected, got = weights(), weights()
     plain, tiled = (torch.optim.SGD(w.values(), lr=0.1) for w in (expected, got))
-    binding = HostBinding(tiled, got, offload_settings(sub_group_size=400), {})
+    binding = OffloadedBinding(tiled, got, offload_settings(sub_group_size=400), {})
     for step in range(4):
         if step == 1:
             plain.param_groups[0]["momentum"] = tiled.param_groups[0]["momentum"] = 0.9
@@ -289,7 +291,7 @@ def test_options_changed_later_create_states_for_every_tile() -> None:
 def test_state_without_file_segment_is_refused(tmp_path: Path) -> None:
     parameters = weights()
     optimizer = torch.optim.SGD(parameters.values(), lr=0.1)
-    binding = NvmeBinding(optimizer, parameters, offload_settings(nvme_path=str(tmp_path)), {})
+    binding = OffloadedBinding(optimizer, parameters, offload_settings(nvme_path=str(tmp_path)), {})
     refusal = "no segment for momentum_buffer: set the options in optimizer.params"
     with binding.as_sharded(), pytest.raises(ValueError, match=refusal):
         binding.load_target("a", "momentum_buffer", parameters["a"].shape)
@@ -302,7 +304,7 @@ def test_state_without_file_segment_is_refused(tmp_path: Path) -> None:
     binding.close()
 
 
-def step_of(binding: HostBinding) -> None:
+def step_of(binding: OffloadedBinding) -> None:
     binding.offloaded_gradients.accumulate_late()
     binding.gradients(iter(binding.offloaded_gradients.items()))
     binding.step()
@@ -311,17 +313,20 @@ def step_of(binding: HostBinding) -> None:
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-@pytest.mark.parametrize("tier", [HostBinding, NvmeBinding])
+@pytest.mark.parametrize("tier", ["cpu", "nvme"])
 @pytest.mark.parametrize(("sub_group_size", "ratio"), [(400, 1.0), (500, 0.6), (10_000, 1.0)])
 def test_tiled_step_equals_full_step(
-    tmp_path: Path, kind: str, tier: type[HostBinding], sub_group_size: int, ratio: float
+    tmp_path: Path, kind: str, tier: str, sub_group_size: int, ratio: float
 ) -> None:
     expected, got = weights(), weights()
     plain, tiled = optimizer_of(kind, expected), optimizer_of(kind, got)
     settings = offload_settings(
-        sub_group_size=sub_group_size, ratio=ratio, nvme_path=str(tmp_path), buffer_count=3
+        sub_group_size=sub_group_size,
+        ratio=ratio,
+        nvme_path=path_of(tier, tmp_path),
+        buffer_count=3,
     )
-    binding = tier(tiled, got, settings, {})
+    binding = OffloadedBinding(tiled, got, settings, {})
     for step in range(4):
         if step == 2:  # external write, used by every piece
             for parameters in (expected, got):

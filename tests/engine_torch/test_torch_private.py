@@ -767,8 +767,8 @@ class TestFiles:
     def test_layout_cannot_reach_code(self, tmp_path: Path) -> None:
         """A pickle that calls ``_get_layout("torch.os")``."""
         from dsengine.checkpoints import CheckpointError
-        from dsengine.checkpoints.deepspeed_layout.pickles import read_file
-        from dsengine.checkpoints.metadata_reader import SafeFileSystemReader
+        from dsengine.checkpoints.deepspeed_layout.files import read_file
+        from dsengine.checkpoints.storage import SafeFileSystemReader
 
         class Malicious:
             def __reduce__(self) -> Any:

@@ -607,7 +607,7 @@ def offloaded_in_window(settings: dict[str, Any]) -> dict[str, Any]:
     live = LiveBytes(engine.device)
     live.start("before")
     offloaded = OffloadedStates(engine.device)
-    states = offloadable_states(engine.sharding, engine.binding)
+    states = offloadable_states(engine.sharding, engine.gradients, engine.binding)
     live.enter("away")
     freed = offloaded.offload(states, set(OffloadStateTypeEnum), pin=False)
     live.enter("back")
@@ -624,7 +624,9 @@ def offloaded_in_window(settings: dict[str, Any]) -> dict[str, Any]:
     curve += [_mean((loss.item() + second.item()) / 2), window(engine, 2)]
     live_tensors = {
         local_part(tensor).untyped_storage()._cdata: tensor
-        for tensors in offloadable_states(engine.sharding, engine.binding).values()
+        for tensors in offloadable_states(
+            engine.sharding, engine.gradients, engine.binding
+        ).values()
         for tensor in tensors
     }
     total = sum(local_part(t).untyped_storage().nbytes() for t in live_tensors.values())
@@ -643,7 +645,7 @@ def single_copy_of_shards(settings: dict[str, Any]) -> tuple[int, int]:
     engine = started(settings)
     window(engine, 0)
     offloaded = OffloadedStates(engine.device)
-    states = offloadable_states(engine.sharding, engine.binding)
+    states = offloadable_states(engine.sharding, engine.gradients, engine.binding)
     first = offloaded.offload(states, [OffloadStateTypeEnum.hp_params], pin=False)
     second = offloaded.offload(states, [OffloadStateTypeEnum.lp_params], pin=False)
     offloaded.restore()

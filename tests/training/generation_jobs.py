@@ -185,11 +185,11 @@ def policy_loop(
 
 def without_memory(settings: dict[str, Any]) -> dict[str, Any]:
     """Return ``gathers`` if rank 1 has no free memory."""
-    from dsengine.sharding import generation
+    from dsengine.sharding import fully_sharded
 
-    share = generation.SHARE_OF_FREE_MEMORY
-    generation.SHARE_OF_FREE_MEMORY = share * (dist.get_rank() == 0)
+    share = fully_sharded.SHARE_OF_FREE_MEMORY
+    fully_sharded.SHARE_OF_FREE_MEMORY = share * (dist.get_rank() == 0)
     try:
         return gathers(settings, None)
     finally:
-        generation.SHARE_OF_FREE_MEMORY = share
+        fully_sharded.SHARE_OF_FREE_MEMORY = share

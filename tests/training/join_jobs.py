@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import dsengine
-from dsengine.loop.join import Until
+from dsengine.loop.accumulating import Until
 from training import models
 
 

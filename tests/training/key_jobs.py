@@ -18,7 +18,7 @@ import dsengine
 from dsengine.sharding.fully_sharded import FullySharded
 from dsengine.sharding.units import offload_policy
 from dsengine.sharding.zero.status import is_watched
-from dsengine.tiers.host import HostBinding
+from dsengine.tiers import OffloadedBinding
 from dsengine.torch_private.units import parameter_groups
 from narrowing import of_type
 from training import models
@@ -78,11 +78,15 @@ def _recorded() -> Any:
 
 def _built(engine: Any) -> dict[str, Any]:
     binding, plan = engine.binding, engine.plan
+    storage = getattr(binding, "storage", None)
     tiles = [len(getattr(binding, name, ())) for name in ("device_tiles", "host_tiles")]
     units = [m for m in engine.module.modules() if isinstance(m, FSDPModule)]
     groups = [group for unit in units for group in parameter_groups(unit)]
     return {
-        "mechanism": type(engine.sharding).__name__,
+        "mechanism": [
+            type(engine.sharding).__name__,
+            len(getattr(engine.sharding, "unsharded", ())),
+        ],
         "parameter": str(engine.module.scale.dtype),
         "buffer": str(engine.module.steps_seen.dtype),
         "masters": sorted({str(part.dtype) for part in binding.shards.values()}),
@@ -100,11 +104,12 @@ def _built(engine: Any) -> dict[str, Any]:
         ),
         "parameters on": sorted({type(group.offload_policy).__name__ for group in groups}),
         "binding": type(binding).__name__,
+        "storage": type(storage).__name__,
         "tiles": tiles,
-        "buffers": len(getattr(binding, "_buffers", ())),
-        "folder": str(getattr(binding, "directory", "")),
-        "blocks": getattr(getattr(binding, "_io", None), "_block", 0),
-        "in flight": getattr(getattr(binding, "_io", None), "_in_flight", 0),
+        "buffers": len(getattr(storage, "_buffers", ())),
+        "folder": str(getattr(storage, "directory", "")),
+        "blocks": getattr(getattr(storage, "_io", None), "_block", 0),
+        "in flight": getattr(getattr(storage, "_io", None), "_in_flight", 0),
         "optimizer": type(engine.optimizer).__name__,
         "schedule": type(engine.lr_scheduler).__name__,
         "scale": engine.loss_scale,
@@ -195,10 +200,10 @@ def pinned(settings: dict[str, Any], what: str) -> bool:
     engine, *_ = dsengine.initialize(model=models.tied(), config=settings)
     with mock.patch.object(torch.cuda, "is_available", lambda: True):
         if what == "parameters":
-            policy = offload_policy(of_type(engine.sharding, FullySharded)._offload)
+            policy = offload_policy(of_type(engine.sharding, FullySharded).offload)
             answer = of_type(policy, CPUOffloadPolicy).pin_memory
         else:
-            pins = of_type(engine.binding, HostBinding).settings.pin_memory
+            pins = of_type(engine.binding, OffloadedBinding).settings.pin_memory
             answer = pins and torch.cuda.is_available()
     engine.destroy()
     return bool(answer)

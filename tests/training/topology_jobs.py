@@ -6,8 +6,8 @@ import torch.distributed as dist
 from torch.utils.data import TensorDataset
 
 from dsconfig import Mesh
+from dsengine.loop.accumulating import Join
 from dsengine.loop.data import TrainingLoader
-from dsengine.loop.join import Join
 from dsengine.optimizers.gradients import describe_non_finite
 from dsengine.topology import Topology, rank
 

@@ -9,8 +9,8 @@ The engine builds a TrainingState and passes it to a Checkpointer:
 """
 
 from dsengine.checkpoints.checkpointer import Checkpointer
-from dsengine.checkpoints.errors import CheckpointError, CheckpointMismatchError
-from dsengine.checkpoints.retention import checkpoints
+from dsengine.checkpoints.choice import checkpoints
+from dsengine.checkpoints.group import CheckpointError, CheckpointMismatchError
 from dsengine.checkpoints.state import Stateful, TrainingState
 
 __all__ = [

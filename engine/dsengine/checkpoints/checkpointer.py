@@ -7,16 +7,13 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from dsengine.checkpoints import plain
-from dsengine.checkpoints.choice import load_chosen
+from dsengine.checkpoints import small_states
+from dsengine.checkpoints.choice import check_keep, load_chosen
 from dsengine.checkpoints.directory import LATEST, MAX_TAG_BYTES, is_tag
-from dsengine.checkpoints.errors import CheckpointError
-from dsengine.checkpoints.group import CheckpointGroup
+from dsengine.checkpoints.group import CheckpointError, CheckpointGroup
 from dsengine.checkpoints.load import load
-from dsengine.checkpoints.retention import check_keep
-from dsengine.checkpoints.run_state import without_run_state
-from dsengine.checkpoints.save import Snapshot, collect, write
-from dsengine.checkpoints.staging import Staging
+from dsengine.checkpoints.save import Snapshot, Staging, collect, write
+from dsengine.checkpoints.small_states import without_run_state
 from dsengine.checkpoints.state import TrainingState
 from dsengine.communication.devices import threads_on_device
 
@@ -87,7 +84,7 @@ class Checkpointer:
         self.wait()
         root = Path(save_dir)
         tag = self._agreed_tag(str(tag))
-        extra, converted = plain.to_plain(without_run_state(client_state or {}))
+        extra, converted = small_states.to_plain(without_run_state(client_state or {}))
         if converted and self._ranks.is_coordinator:
             keys = ", ".join(converted)
             logger.warning("client_state: objects in %s are saved as plain data", keys)

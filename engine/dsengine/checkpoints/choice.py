@@ -1,19 +1,69 @@
-"""Choosing the newest checkpoint, beside jobs that save new ones and remove old ones.
+"""Choosing among the checkpoints of a directory: which to load, and which to keep.
 
+[Note: checkpoints that other jobs remove]
 Between choosing and reading, a job that keeps only some checkpoints may remove the chosen one. A
 load that fails then starts again with the checkpoint that has become the newest.
 """
 
+import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from dsengine.checkpoints.directory import LATEST, read_latest
-from dsengine.checkpoints.errors import CheckpointError
-from dsengine.checkpoints.group import CheckpointGroup
-from dsengine.checkpoints.retention import checkpoints
+from dsengine.checkpoints.directory import (
+    LATEST,
+    MANIFEST,
+    is_same_checkpoint,
+    read_latest,
+    remove_tag,
+)
+from dsengine.checkpoints.group import CheckpointError, CheckpointGroup
+from dsengine.checkpoints.manifest import FORMAT
+
+
+def checkpoints(root: Path) -> list[str]:
+    """Return the tags of dsengine checkpoints under ``root``, ordered by training step.
+
+    File times, which copies change, only order checkpoints of the same step. Symbolic links do not
+    count: what they point to belongs to someone else, or is listed under its own name.
+    """
+    ordered: list[tuple[int, int, str]] = []
+    for path in root.glob(f"*/{MANIFEST}"):
+        tag = path.parent.name
+        if tag.startswith(".") or path.parent.is_symlink() or path.is_symlink():
+            continue
+        with suppress(OSError, ValueError):  # not ours, or just removed by another job
+            manifest = json.loads(path.read_bytes())
+            if isinstance(manifest, dict) and manifest.get("format") == FORMAT:
+                ordered.append((_step(manifest), path.stat().st_mtime_ns, tag))
+    return [tag for *_, tag in sorted(ordered)]
+
+
+def _step(manifest: dict[str, Any]) -> int:
+    """Return the training step of a checkpoint; -1 if its manifest has none."""
+    description = manifest.get("description")
+    step = description.get("global_steps") if isinstance(description, dict) else None
+    return step if isinstance(step, int) else -1
+
+
+def check_keep(keep: int) -> None:
+    """Raise ValueError for a number below 1."""
+    if keep < 1:
+        raise ValueError(f"keep must be at least 1 checkpoint, not {keep}")
+
+
+def retain(root: Path, keep: int) -> None:
+    """Remove all but the ``keep`` latest checkpoints; never the one in ``latest``."""
+    check_keep(keep)
+    tags = checkpoints(root)
+    latest = read_latest(root)
+    for tag in tags[: max(0, len(tags) - keep)]:
+        if latest is None or not is_same_checkpoint(root / tag, root / latest):
+            remove_tag(root, tag)
+
 
 logger = getLogger("dsengine.checkpoint")
 T = TypeVar("T")

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from dsengine.checkpoints.deepspeed_layout import read_full, write_checkpoint
-from dsengine.checkpoints.errors import CheckpointError
-from dsengine.checkpoints.export import write_weights
+from dsengine.checkpoints.deepspeed_layout.read import read_full
+from dsengine.checkpoints.deepspeed_layout.write import write_checkpoint
+from dsengine.checkpoints.export.full_weights import write_weights
+from dsengine.checkpoints.group import CheckpointError
 from dsengine.optimizers.precision import DTYPES
 
 

@@ -37,7 +37,7 @@ from logging import getLogger
 from pathlib import Path
 from typing import Self
 
-from dsengine.checkpoints.errors import CheckpointError
+from dsengine.checkpoints.group import CheckpointError
 
 logger = getLogger("dsengine.checkpoint")
 
@@ -261,6 +261,12 @@ def read_latest(root: Path) -> str | None:
     with suppress(FileNotFoundError, NotADirectoryError):
         return (root / LATEST).read_text(encoding="utf-8").strip()
     return None
+
+
+def checkpoint_path(root: Path, tag: str | None = None) -> Path:
+    """Return the path of ``tag`` (default: that in ``latest``, otherwise ``root`` itself)."""
+    chosen = tag if tag is not None else read_latest(root)
+    return root if chosen is None else root / chosen
 
 
 def write_synced(path: Path, data: bytes) -> None:

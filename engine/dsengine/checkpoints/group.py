@@ -1,4 +1,4 @@
-"""Agreement between ranks: an error on one rank is raised on all."""
+"""Errors of checkpoints, and agreement between ranks: an error on one is raised on all."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -7,8 +7,16 @@ from typing import TypeVar
 import torch.distributed as dist
 
 from dsengine import topology
-from dsengine.checkpoints.errors import CheckpointError
 from dsengine.communication.peers import failure_reason
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written or read. Raised on every rank."""
+
+
+class CheckpointMismatchError(CheckpointError):
+    """The checkpoint belongs to another model: the message names the keys that differ."""
+
 
 T = TypeVar("T")
 

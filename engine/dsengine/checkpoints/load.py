@@ -5,20 +5,11 @@ from typing import Any
 
 from torch import Tensor
 
-from dsengine.checkpoints import directory, plain
-from dsengine.checkpoints.checksums import Checksums, check
-from dsengine.checkpoints.errors import CheckpointError
-from dsengine.checkpoints.group import CheckpointGroup
-from dsengine.checkpoints.manifest import Manifest, check_weights, read_manifest
-from dsengine.checkpoints.optimizer_state import (
-    adopt_optimizer_tensors,
-    check_same_family,
-    optimizer_targets,
-    restore_optimizer_values,
-)
-from dsengine.checkpoints.random_state import restore_random_state
-from dsengine.checkpoints.run_state import run_state
-from dsengine.checkpoints.state import TrainingState
+from dsengine.checkpoints import directory, small_states
+from dsengine.checkpoints.group import CheckpointError, CheckpointGroup
+from dsengine.checkpoints.manifest import Checksums, Manifest, check, check_weights, read_manifest
+from dsengine.checkpoints.small_states import restore_random_state, run_state
+from dsengine.checkpoints.state import TrainingState, moments_of, name_and_entry
 from dsengine.checkpoints.tensor_files import METADATA, read_tensors, saved_tensors, weight_key
 from dsengine.parameters.names import units_resharded
 
@@ -52,14 +43,19 @@ def load(
     )
     with units_resharded(state.module):
         read_tensors(weights | (states or {}), path, group, checksums)
-        if state.optimizer is not None and states is not None:
-            adopt_optimizer_tensors(state.trained(), state.optimizer, states)
+        if states is not None and (optimizer := state.named_optimizer()) is not None:
+            optimizer.adopt(states)
         state.refresh_parameters()
     if not module_only:
-        group.run(
-            lambda: _restore_small(state, small, group, optimizer_states, lr_scheduler_states),
-            action,
-        )
+
+        def restore() -> None:
+            state.restore_small(
+                small, optimizer_states=optimizer_states, lr_scheduler_states=lr_scheduler_states
+            )
+            if group.rank < len(small["random"]):
+                restore_random_state(small["random"][group.rank])
+
+        group.run(restore, action)
     return run_state(manifest, small) | small["client_state"]
 
 
@@ -77,39 +73,21 @@ def _prepare(
     small = _small_states(path / directory.STATE)
     saved = saved_tensors(path)
     weights = {weight_key(name): current[name] for name in names}
-    if not with_optimizer or state.optimizer is None or small["optimizer"] is None:
+    optimizer = state.named_optimizer() if with_optimizer else None
+    if optimizer is None or small["optimizer"] is None:
         return small, weights, None
-    check_same_family(state.optimizer, small["optimizer"], saved)
-    targets = optimizer_targets(
-        state.trained(), state.optimizer, saved, state.load_target, state.state_dtype
-    )
-    return small, weights, targets
+    values = small["optimizer"]
+    available = {entry for key in saved if (entry := name_and_entry(key)[1])}
+    named = available or moments_of(values["type"])
+    if values["scalars"] and named is not None:
+        optimizer.check_states(named, values["type"])
+    return small, weights, optimizer.targets(saved, state.load_target, state.state_dtype)
 
 
 def _small_states(path: Path) -> dict[str, Any]:
-    small = plain.load(path)
+    small = small_states.load(path)
     states = small if isinstance(small, dict) else {}
     for name, expected in _TYPES.items():
         if name not in states or not isinstance(states[name], expected):
             raise CheckpointError(f"{path} has no valid training state: {name} is missing")
     return states
-
-
-def _restore_small(
-    state: TrainingState,
-    small: dict[str, Any],
-    group: CheckpointGroup,
-    optimizer_states: bool,
-    lr_scheduler_states: bool,
-) -> None:
-    if optimizer_states and state.optimizer is not None and small["optimizer"] is not None:
-        restore_optimizer_values(state.trained(), state.optimizer, small["optimizer"])
-    for name, part in state.parts.items():
-        if name == "lr_scheduler" and not lr_scheduler_states:
-            continue
-        if name == "loss_scale" and not optimizer_states:
-            continue
-        if name in small["parts"]:
-            part.load_state_dict(small["parts"][name])
-    if group.rank < len(small["random"]):
-        restore_random_state(small["random"][group.rank])

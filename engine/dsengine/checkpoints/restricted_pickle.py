@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NoReturn
 
 import torch
 
-from dsengine.checkpoints.errors import CheckpointError
+from dsengine.checkpoints.group import CheckpointError
 
 Fill = Callable[[Any, Any], object]
 """Sets the stored state of a new object."""

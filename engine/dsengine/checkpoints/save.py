@@ -1,21 +1,84 @@
-"""Writing a checkpoint: collect, write to a hidden directory on all ranks, publish on rank 0."""
+"""Writing a checkpoint: collect, write to a hidden directory on all ranks, publish on rank 0.
 
+[Note: reused memory]
+Each save reuses the copies of the previous one, which has been written by then: touching a page
+for the first time costs several times its copy, and pinning it even more. So a run that saves
+asynchronously keeps a second copy of its states in host memory until it ends.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
-from dsengine.checkpoints import checksums, directory, plain
+from dsengine.checkpoints import directory, small_states
+from dsengine.checkpoints.choice import retain
 from dsengine.checkpoints.group import CheckpointGroup
-from dsengine.checkpoints.manifest import Manifest, file_sizes, shapes
-from dsengine.checkpoints.optimizer_state import optimizer_tensors, optimizer_values
-from dsengine.checkpoints.random_state import random_state
-from dsengine.checkpoints.recovery_scripts import write_recovery_scripts
-from dsengine.checkpoints.retention import retain
-from dsengine.checkpoints.staging import Staging
+from dsengine.checkpoints.manifest import Manifest, file_sizes, hash_range, shapes
+from dsengine.checkpoints.small_states import random_state
 from dsengine.checkpoints.state import TrainingState
 from dsengine.checkpoints.tensor_files import weight_key, write_tensors
+from dsengine.communication.devices import wait_for_device
+from dsengine.tiers import memory
+from dsengine.torch_private.tensors import as_shard, local_part
+
+
+class Staging:
+    """Host memory for the local shards of a save."""
+
+    def __init__(self) -> None:
+        self._copies: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def take(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return host copies of the local shards, sharded alike; valid until the next call."""
+        self._copies = {name: self._buffer(name, local_part(t)) for name, t in tensors.items()}
+        for name, tensor in tensors.items():
+            local = local_part(tensor)
+            self._copies[name].copy_(local, non_blocking=self._copies[name].is_pinned())
+        for device in {tensor.device for tensor in tensors.values()}:
+            wait_for_device(device)
+        return {
+            name: as_shard(self._copies[name], tensor) if isinstance(tensor, DTensor) else copy
+            for (name, tensor), copy in zip(tensors.items(), self._copies.values(), strict=True)
+        }
+
+    def _buffer(self, name: str, local: Tensor) -> Tensor:
+        copy = self._copies.get(name)
+        if copy is not None and (copy.shape, copy.dtype) == (local.shape, local.dtype):
+            return copy
+        pin = memory.can_pin() and not memory.is_on_host(local)
+        return memory.empty_on_host(local.shape, pin=pin, dtype=local.dtype)
+
+
+RECOVERY_SCRIPTS = ("zero_to_fp32.py", "zero_to_torch.py")
+"""Scripts that DeepSpeed writes beside its checkpoints."""
+_SCRIPT = '''#!/usr/bin/env python
+"""Export the full weights of a checkpoint in this folder: python {name} . weights/"""
+
+from dsengine.utils.{module} import *  # noqa: F403
+from dsengine.utils.{module} import main
+
+if __name__ == "__main__":
+    main()
+'''
+
+
+def write_recovery_scripts(root: Path, tag: str) -> None:
+    """Write the scripts to ``root``, where ``tag`` was saved, unless they exist."""
+    for name in RECOVERY_SCRIPTS:
+        if (root / name).exists():
+            continue
+        new = root / tag / f".{name}"
+        with suppress(FileNotFoundError):  # another save is replacing this tag, and writes it
+            new.write_text(_SCRIPT.format(name=name, module=name.removesuffix(".py")))
+            new.chmod(0o755)
+            new.replace(root / name)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,10 +112,9 @@ def collect(
         "random": group.gather(random_state()),
         "optimizer": None,
     }
-    if state.optimizer is not None:
-        trained = state.trained()
-        tensors |= optimizer_tensors(trained, state.optimizer)
-        small["optimizer"] = optimizer_values(trained, state.optimizer)
+    if (optimizer := state.named_optimizer()) is not None:
+        tensors |= optimizer.tensors()
+        small["optimizer"] = optimizer.values()
     excluded = [name for name in state.weights() if name not in weights]
     manifest = Manifest(
         tag=tag,
@@ -62,7 +124,9 @@ def collect(
         tied=state.tied(),
         description=dict(state.description) | {"world_size": group.world_size},
     )
-    data = group.run(lambda: plain.dump(small) if group.is_coordinator else b"", f"saving {tag}")
+    data = group.run(
+        lambda: small_states.dump(small) if group.is_coordinator else b"", f"saving {tag}"
+    )
     return Snapshot(tensors=tensors, small=data, manifest=manifest)
 
 
@@ -89,7 +153,7 @@ def _publish(
     directory.write_synced(path / directory.STATE, snapshot.small)
     manifest.files.update(file_sizes(path))
     for name in manifest.files.keys() - manifest.checksums.keys():
-        manifest.checksums[name] = [checksums.hash_range(path / name, 0, manifest.files[name])]
+        manifest.checksums[name] = [hash_range(path / name, 0, manifest.files[name])]
     directory.write_synced(path / directory.MANIFEST, manifest.to_bytes())
     final = publish(pending, manifest.description.get("stage", 0), save_latest=save_latest)
     if keep is not None:

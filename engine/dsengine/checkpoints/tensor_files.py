@@ -13,16 +13,15 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from dsengine.checkpoints.checksums import ByteRange, Checksums, check
-from dsengine.checkpoints.errors import CheckpointError
-from dsengine.checkpoints.group import CheckpointGroup
+from dsengine.checkpoints.group import CheckpointError, CheckpointGroup
+from dsengine.checkpoints.manifest import ByteRange, Checksums, check
 from dsengine.communication.peers import failure_reason, is_communication_error
 from dsengine.parameters.packed import segments_of
 from dsengine.parameters.shards import pieces_of
 from dsengine.torch_private.tensors import as_shard, local_part
 
 if TYPE_CHECKING:
-    from dsengine.checkpoints.metadata_reader import Ranges
+    from dsengine.checkpoints.storage import Ranges
 
 _THREADS = 2
 """Writer threads per rank: one waits for the disk while another fills the page cache. For GPU
@@ -47,7 +46,7 @@ def write_tensors(
     """
     from torch.distributed.checkpoint.state_dict_saver import save
 
-    from dsengine.checkpoints.recording_writer import RecordingWriter
+    from dsengine.checkpoints.storage import RecordingWriter
 
     with _checkpoint_errors(f"writing {path.parent}"):
         threads = 1 if any(tensor.is_cuda for tensor in tensors.values()) else _THREADS
@@ -75,7 +74,7 @@ def read_tensors(
     """
     from torch.distributed.checkpoint.state_dict_loader import load
 
-    from dsengine.checkpoints.metadata_reader import SafeFileSystemReader
+    from dsengine.checkpoints.storage import SafeFileSystemReader
 
     def compare(ranges: "Ranges") -> None:
         def compare_own() -> None:
@@ -98,7 +97,7 @@ def saved_tensors(path: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
     """Return shape and dtype of every tensor in the checkpoint at ``path``."""
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-    from dsengine.checkpoints.metadata_reader import SafeFileSystemReader
+    from dsengine.checkpoints.storage import SafeFileSystemReader
 
     metadata = SafeFileSystemReader(path).read_metadata()
     return {

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from dsconfig.features.table import FEATURES
 from dsengine.communication.environment import discover
 from dsengine.torch_private.groups import supports_device
 
@@ -38,9 +39,8 @@ def _refuse_other_accelerators() -> None:
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is not None and os.environ.get(ACCELERATOR, "").lower() != "cpu":
         raise ValueError(
-            f"this machine has an accelerator of type {accelerator.type!r}, which dsengine cannot "
-            f"use: it trains on CUDA and ROCm GPUs and on the CPU. Set {ACCELERATOR}=cpu to train "
-            "on the CPU"
+            f"this machine has an accelerator of type {accelerator.type!r}: "
+            f"{FEATURES['other_accelerators'].text} with {ACCELERATOR}=cpu"
         )
 
 

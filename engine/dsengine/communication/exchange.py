@@ -18,6 +18,7 @@ runs on one thread per rank, in the same order on every rank: shards are matched
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -190,6 +191,7 @@ class Reductions:
                 self.buffers.give_back(self._borrowed.pop())
 
 
+@dataclass(eq=False)
 class UnitReduceScatter:
     """The reduce-scatter that ``fully_shard`` calls.
 
@@ -197,24 +199,17 @@ class UnitReduceScatter:
     overlaps with the communication.
     """
 
-    def __init__(
-        self,
-        reductions: Reductions,
-        factor: float,
-        wire: torch.dtype,
-        may_wait: Callable[[], bool],
-    ) -> None:
-        self._reductions = reductions
-        self._factor = factor
-        self._wire = wire
-        self._may_wait = may_wait
-        self._lent: Tensor | None = None
+    reductions: Reductions
+    factor: float
+    wire: torch.dtype
+    may_wait: Callable[[], bool]
+    _lent: Tensor | None = field(init=False, default=None)
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return the send buffer on the first call, a new tensor for the result on the second."""
         if self._lent is not None:
             return torch.empty(*size, dtype=dtype, device=device)
-        self._lent = self._reductions.buffers.take(math.prod(size), dtype)
+        self._lent = self.reductions.buffers.take(math.prod(size), dtype)
         return self._lent
 
     def __call__(
@@ -226,11 +221,11 @@ class UnitReduceScatter:
         async_op: bool = False,
     ) -> dist.Work | None:
         del op, async_op
-        sent = input_tensor.to(self._wire)
-        self._reductions.start(output_tensor, sent, group, self._factor)
+        sent = input_tensor.to(self.wire)
+        self.reductions.start(output_tensor, sent, group, self.factor)
         if input_tensor is self._lent:
-            self._reductions.return_after(input_tensor)
+            self.reductions.return_after(input_tensor)
         self._lent = None
-        if not self._may_wait():
-            self._reductions.finish()
+        if not self.may_wait():
+            self.reductions.finish()
         return None

@@ -1,15 +1,58 @@
-"""Accumulation windows of an engine: their boundaries, and when gradients are reduced."""
+"""Accumulation windows of an engine: boundaries, when gradients are reduced, uneven data.
+
+[Note: join]
+Every forward and backward of a sharded model is collective, so before each batch the ranks exchange
+who has one. A rank without data repeats its last batch with loss weight 0; the other ranks' losses
+are weighted up so that a gradient is the mean over the ranks with data (``Windows.loss_weight``).
+"""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
+import torch
+import torch.distributed as dist
+
+from dsengine.communication.peers import in_phase
 from dsengine.loop.counters import Accumulation, Counters
-from dsengine.loop.join import Join, Until
 from dsengine.loop.misuse import MisuseError
-from dsengine.sharding import Sharding
+from dsengine.sharding import Gradients
 from dsengine.topology import Topology
+
+Until = Literal["last", "first"]
+
+
+class Join:
+    """Counts the ranks that have a batch. Construction is collective."""
+
+    def __init__(self, counters: Any, topology: Topology) -> None:
+        self.counters = counters
+        """The engine's, reported for a rank that waits here."""
+        self._ranks = topology.size("samples")
+        self._group = topology.new_host_group("samples") if self._ranks > 1 else None
+
+    @in_phase("join")
+    def count(self, has_batch: bool, has_had_one: bool) -> int:
+        """Return the number of ranks that have a batch. Collective.
+
+        Raises ValueError on all ranks if one has never had a batch while others have.
+        """
+        counts = torch.tensor([has_batch, has_batch or has_had_one], dtype=torch.int64)
+        if self._group is not None:
+            dist.all_reduce(counts, group=self._group)
+        with_batch, with_any = counts.tolist()
+        if with_batch and with_any < self._ranks:
+            raise ValueError(
+                f"{self._ranks - with_any} of {self._ranks} ranks have no batch: join() "
+                "needs at least one batch on every rank"
+            )
+        return with_batch
+
+    def close(self) -> None:
+        if self._group is not None:
+            dist.destroy_process_group(self._group)
+
 
 T = TypeVar("T")
 
@@ -22,7 +65,7 @@ class Windows:
 
     accumulation: Accumulation
     counters: Counters
-    sharding: Sharding
+    gradients: Gradients
     topology: Topology
     stage: int
     loss_weight: float = 1.0
@@ -81,7 +124,7 @@ class Windows:
 
         At stages 2 and 3 they are summed in the dtype of the weights until then, as in DeepSpeed.
         """
-        with self._unreduced(), self.sharding.reduced_at_end():
+        with self._unreduced(), self.gradients.reduced_at_end():
             yield
 
     @contextmanager

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import IterableDataset
 
+from dsconfig.features.deepspeed_names import ATTRIBUTES, missing
 from dsengine.communication.devices import get_backend
 from dsengine.optimizers.precision import DTYPES
 from dsengine.optimizers.schedules.base import groups_of, learning_rates, momenta
@@ -157,88 +158,6 @@ GETTERS: Mapping[str, str | tuple[str, Callable[[Any], Any]]] = {
 }
 """Methods that return a value of the config: its key, or the key and a conversion."""
 
-_CURRICULUM = "curriculum learning is not supported: pass training_data or your own loader"
-_COMPILE = "DeepCompile is not supported: use compile() or torch.compile"
-_EXPERTS = "expert parallelism is not supported: keep experts as ordinary modules with stage 3"
-_REDUCTION = "backward() reduces gradients; use torch.distributed for tensors of your own"
-_TIMERS = "enable wall_clock_breakdown; tput_timer has the throughput"
-_HOOKS = "register hooks on the model"
-_CHECKPOINTS = "save_checkpoint() and load_checkpoint(); checkpointer() has their settings"
-_OPTIMIZER = "set the block optimizer, or pass an optimizer to initialize()"
-
-INSTEAD: Mapping[str, str] = {
-    "all_gather_scalar": _REDUCTION,
-    "all_to_all_group": _EXPERTS,
-    "allreduce_and_copy": _REDUCTION,
-    "allreduce_bucket": _REDUCTION,
-    "allreduce_no_retain": _REDUCTION,
-    "autotuning_model_info": "dsconfig tune finds a config that fits",
-    "buffered_allreduce_fallback": _REDUCTION,
-    "checkpoint_engine": _CHECKPOINTS,
-    "checkpoint_mp_rank": _CHECKPOINTS,
-    "client_lr_scheduler": "read lr_scheduler",
-    "client_optimizer": "read optimizer",
-    "clip_fp32_gradients": "set gradient_clipping: step() clips",
-    "curriculum_learning_config": _CURRICULUM,
-    "data_efficiency_config": "read config['data_efficiency'] if it is set",
-    "data_sampling_config": _CURRICULUM,
-    "enable_backward_allreduce": "use no_sync(), or coalesce_grad_reduction() from stage 2 on",
-    "engine_timers": _TIMERS,
-    "engine_timers_cache": _TIMERS,
-    "expert_data_parallel_group": _EXPERTS,
-    "expert_parallel_group": _EXPERTS,
-    "first_dataloader_check": "deepspeed_io() returns a loader for this rank",
-    "flatten": "use torch.nn.utils.parameters_to_vector",
-    "flops": "set flops_profiler, or call get_model_profile()",
-    "flops_profiler": "set flops_profiler, or call get_model_profile()",
-    "fwd_duration": _TIMERS,
-    "get_autosp_backend": _COMPILE,
-    "get_autotp_backend": _COMPILE,
-    "get_compile_time": _COMPILE,
-    "get_deepcompile_backend": _COMPILE,
-    "get_deepspeed_compile_backend": _COMPILE,
-    "get_optimizer_configuration": _OPTIMIZER,
-    "get_wall_clock_timers": _TIMERS,
-    "load_module_state_dict": "load_state_dict() loads full weights",
-    "load_moe_state_dict": _EXPERTS,
-    "loaded_checkpoint_dp_world_size": _CHECKPOINTS,
-    "loaded_checkpoint_mp_world_size": _CHECKPOINTS,
-    "local_all_to_all_group": _EXPERTS,
-    "losses": "sum the losses that the engine returns",
-    "module_forward_post_hook": _HOOKS,
-    "module_forward_pre_hook": _HOOKS,
-    "monitor": "build a monitor with monitor.monitor.MonitorMaster",
-    "print_forward_breakdown": _TIMERS,
-    "random_ltd_config": _CURRICULUM,
-    "random_ltd_initialize": _CURRICULUM,
-    "random_ltd_scheduler": _CURRICULUM,
-    "register_compile_pass": _COMPILE,
-    "save_non_zero_checkpoint": _CHECKPOINTS,
-    "save_zero_checkpoint": _CHECKPOINTS,
-    "scale_wrt_gas": "pass scale_wrt_gas to backward()",
-    "set_custom_curriculum_learning_schedule": _CURRICULUM,
-    "set_train_batch_size": "build another engine, with the batch size in its config",
-    "set_train_micro_batch_size": "build another engine, with the batch size in its config",
-    "sparse_all_gather": _REDUCTION,
-    "sparse_allreduce": _REDUCTION,
-    "sparse_allreduce_bucket": _REDUCTION,
-    "sparse_allreduce_no_retain": _REDUCTION,
-    "summary_events": "build a monitor with monitor.monitor.MonitorMaster",
-    "swap_tensor_config": "read zero_offload_optimizer() and zero_offload_param()",
-    "tensor_parallel_config": "read autotp_size()",
-    "timers": _TIMERS,
-    "torch_autocast_lower_precision_safe_modules": "read config['torch_autocast']",
-    "torch_autocast_z0_gradscaler": "read loss_scale",
-    "training_data": "read training_dataloader.dataset",
-    "unflatten": "use torch.nn.utils.vector_to_parameters",
-    "update_interval": "step() updates the weights at each accumulation boundary",
-    "warn_unscaled_loss": "backward() scales the loss",
-    "_configure_basic_optimizer": _OPTIMIZER,
-    "_configure_optimizer": _OPTIMIZER,
-    "_configure_zero_optimizer": _OPTIMIZER,
-}
-"""Attributes of DeepSpeed's engine that dsengine does not have, and the alternatives."""
-
 
 class Constant:
     """An attribute with the same value for every engine; scripts may set it."""
@@ -251,12 +170,10 @@ class Constant:
 
 
 class Refused:
-    """An attribute of INSTEAD, which raises AttributeError when it is read or set."""
+    """An attribute that dsengine does not have: AttributeError when it is read or set."""
 
     def __init__(self, name: str) -> None:
-        self._message = (
-            f"dsengine does not implement deepspeed.DeepSpeedEngine.{name}: {INSTEAD[name]}"
-        )
+        self._message = missing(f"DeepSpeedEngine.{name}", ATTRIBUTES[name])
 
     def __get__(self, engine: object, kind: type | None = None) -> Any:
         raise AttributeError(self._message)
@@ -405,7 +322,7 @@ def _config_getter(row: str | tuple[str, Callable[[Any], Any]]) -> Callable[[Any
 TABLE: Mapping[str, Any] = {
     **{name: _config_getter(row) for name, row in GETTERS.items()},
     **QUERIES,
-    **{name: Refused(name) for name in INSTEAD},
+    **{name: Refused(name) for name in ATTRIBUTES},
 }
 """By name, a descriptor."""
 

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 from dsengine.communication.peers import record_script_backward
 from dsengine.loop.accumulating import Windows
 from dsengine.optimizers.loss_scale import LossScaler
-from dsengine.sharding import Sharding
+from dsengine.sharding import Gradients
 from dsengine.torch_private.tensors import at_end_of_backward, is_functorch_tensor
 
 
@@ -45,7 +45,7 @@ class DirectBackward:
     ``prepare``: called with an output before the first gradient; decides whether to reduce.
     """
 
-    sharding: Sharding
+    gradients: Gradients
     windows: Windows
     scaler: LossScaler
     prepare: Callable[[Tensor], None]
@@ -106,6 +106,6 @@ class DirectBackward:
         self.has_begun = self._scaled = False
 
     def _complete(self) -> None:
-        self.sharding.after_backward()
+        self.gradients.after_backward()
         record_script_backward()
         self.reset()

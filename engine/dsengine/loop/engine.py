@@ -36,7 +36,7 @@ from dsengine.optimizers.loss_scale import LossScaler
 from dsengine.optimizers.precision import Policy
 from dsengine.optimizers.schedules import check_metrics
 from dsengine.optimizers.schedules.base import assign_lr, groups_of
-from dsengine.sharding import Sharding, restore_process
+from dsengine.sharding import Gradients, Sharding, restore_process
 from dsengine.topology import Topology
 from dsengine.torch_private.modules import MoveAwareModule
 
@@ -83,6 +83,7 @@ class Engine(MoveAwareModule, metaclass=EngineType):
         plan: Plan,
         topology: Topology,
         sharding: Sharding,
+        gradients: Gradients,
         policy: Policy,
         scaler: LossScaler,
         device: torch.device,
@@ -100,6 +101,7 @@ class Engine(MoveAwareModule, metaclass=EngineType):
         self.topology = topology
         self.device = device
         self.sharding = sharding
+        self.gradients = gradients
         self.optimizer = optimizer
         self.binding: Binding = binding
         self.loss_scaler: LossScaler = scaler
@@ -111,10 +113,15 @@ class Engine(MoveAwareModule, metaclass=EngineType):
         self._iteration: OpenIteration = OpenIteration()
         self._resumed: Resumed = Resumed(lr_scheduler, scaler, self.accumulation)
         self._windows: Windows = Windows(
-            self.accumulation, self.counters, sharding, topology, stage
+            self.accumulation, self.counters, gradients, topology, stage
         )
         self._offloading: Offloading = Offloading(
-            sharding, binding, device, self._iteration, effective.zero.offload_param is not None
+            sharding,
+            gradients,
+            binding,
+            device,
+            self._iteration,
+            effective.zero.offload_param is not None,
         )
         self._checkpoints: Checkpoints = Checkpoints(
             plan, sharding, binding, self._offloading, self._resumed, self.counters
@@ -131,6 +138,7 @@ class Engine(MoveAwareModule, metaclass=EngineType):
         )
         self._passes: Passes = Passes(
             sharding,
+            gradients,
             self._windows,
             self.counters,
             self._reporter,
@@ -139,12 +147,14 @@ class Engine(MoveAwareModule, metaclass=EngineType):
             lambda: bool(engine().is_gradient_accumulation_boundary()),
         )
         self._direct: DirectBackward = DirectBackward(
-            sharding, self._windows, scaler, self._passes.prepare_backward
+            gradients, self._windows, scaler, self._passes.prepare_backward
         )
         self._stepper: Stepper | None = None
         self._adapter: OptimizerAdapter | None = None
         if optimizer is not None:
-            self._stepper = Stepper(topology, sharding, binding, scaler, effective, policy)
+            self._stepper = Stepper(
+                topology, sharding, gradients, binding, scaler, effective, policy
+            )
             self._adapter = OptimizerAdapter(
                 optimizer, scaler, self, stage=stage, dtype=policy.compute
             )
@@ -200,7 +210,7 @@ class Engine(MoveAwareModule, metaclass=EngineType):
             scale = self.loss_scaler.scale * self._windows.loss_weight
             scaled = loss if scale == 1.0 else loss.float() * scale
             scaled.backward(retain_graph=retain_graph, **kwargs)
-            self.sharding.after_backward()
+            self.gradients.after_backward()
         self._reporter.record_loss(loss)
         return loss
 
@@ -249,7 +259,7 @@ class Engine(MoveAwareModule, metaclass=EngineType):
         the gradients are not reduced yet.
         """
         stepper = self._checked_stepper()
-        if self.sharding.unreduced():
+        if self.gradients.unreduced():
             raise MisuseError(
                 "optimizer.step() was called before the end of an accumulation window, so the "
                 "gradients are not reduced yet: call engine.step() after each backward, or "
@@ -314,7 +324,7 @@ class Engine(MoveAwareModule, metaclass=EngineType):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients. ``step`` does this itself."""
-        self.sharding.drop_gradients()
+        self.gradients.drop()
 
     def was_step_applied(self) -> bool:
         """Whether the last step() updated the weights."""
@@ -371,7 +381,7 @@ class Engine(MoveAwareModule, metaclass=EngineType):
             collecting = [each._effective.disable_python_gc for each in active_engines]
             if self._effective.disable_python_gc and not any(collecting):
                 gc.enable()
-            self.sharding.drop_gradients()
+            self.gradients.drop()
             self.binding.close()
         self._stepper = None
 

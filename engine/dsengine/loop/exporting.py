@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from dsengine.checkpoints.export.checkpoint_names import Lora, conversion_for
 from dsengine.checkpoints.export.conversion import WeightMetadata
 from dsengine.checkpoints.export.full_weights import exported_dtypes
 from dsengine.checkpoints.export.iteration import (
@@ -16,6 +15,7 @@ from dsengine.checkpoints.export.iteration import (
     WeightExport,
     WeightIterator,
 )
+from dsengine.checkpoints.export.pretrained import Lora, conversion_for
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.loop.counters import Counters
 from dsengine.loop.offload_states import EVERYTHING, MODEL, Offloading

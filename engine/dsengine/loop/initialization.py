@@ -46,7 +46,7 @@ from dsengine.optimizers.precision import loss_scaler, policy
 from dsengine.optimizers.schedules import build_schedule
 from dsengine.parameters.model_tree import describe
 from dsengine.release import VERSION
-from dsengine.sharding import Sharding, distribute
+from dsengine.sharding import Sharding, distribute, gradients_of
 from dsengine.startup import is_replaced
 from dsengine.tiers import bind
 from dsengine.topology import Topology, make_current, rank
@@ -148,11 +148,17 @@ def _build(
     del originals  # they would keep full parameters alive next to the shards
     schedule = _scheduler(plan, bound, lr_scheduler)
     binding = bind(bound, sharding.masters, plan.effective, sharding.host_masters)
-    sharding.store_gradients(binding.offloaded_gradients)
+    try:
+        offloaded = binding.offloaded_gradients
+        gradients = gradients_of(sharding, plan, precision, topology, offloaded)
+    except BaseException:
+        binding.close()
+        raise
     return Engine(
         plan=plan,
         topology=topology,
         sharding=sharding,
+        gradients=gradients,
         policy=precision,
         scaler=loss_scaler(plan.effective),
         device=device,

@@ -10,16 +10,16 @@ import torch
 from torch import nn
 
 from dsengine.checkpoints import CheckpointError
-from dsengine.checkpoints.export.checkpoint_names import conversion_for
 from dsengine.checkpoints.export.conversion import components_of
-from dsengine.checkpoints.export.load_weights import read_tensor, weight_files, weight_shapes
-from dsengine.checkpoints.export.save_weights import SAFETENSORS_NAME
-from dsengine.sharding.zero.partitioned import is_partitioned_parameter
-from dsengine.sharding.zero.uninitialized import (
-    expects_checkpoint,
-    has_value,
-    uninitialized,
+from dsengine.checkpoints.export.full_weights import (
+    SAFETENSORS_NAME,
+    read_tensor,
+    weight_files,
+    weight_shapes,
 )
+from dsengine.checkpoints.export.pretrained import conversion_for
+from dsengine.sharding.zero.partitioned import is_partitioned_parameter
+from dsengine.sharding.zero.uninitialized import expects_checkpoint, has_value, uninitialized
 
 ALLOW = "DSENGINE_ALLOW_UNLOADED"
 """The environment variable that accepts any weights, if it is 1."""

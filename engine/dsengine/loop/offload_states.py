@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dsengine.checkpoints.export.iteration import OpenIteration
 from dsengine.optimizers import Binding
-from dsengine.sharding import Sharding
+from dsengine.sharding import Gradients, Sharding
 from dsengine.sharding.zero.dtype_view import shard_of
 from dsengine.tiers.offloaded_states import OffloadedStates
 from dsengine.tiers.offloaded_states import OffloadStateTypeEnum as State
@@ -32,6 +32,7 @@ class Offloading:
     """
 
     sharding: Sharding
+    gradients: Gradients
     binding: Binding
     device: torch.device
     iteration: OpenIteration
@@ -71,7 +72,7 @@ class Offloading:
             self._offloaded.states |= kinds
             return
         self._offloaded.offload(
-            offloadable_states(self.sharding, self.binding), kinds, pin=pin_memory
+            offloadable_states(self.sharding, self.gradients, self.binding), kinds, pin=pin_memory
         )
         gc.collect()
         torch.cuda.empty_cache()
@@ -122,13 +123,15 @@ def _state(name: Any) -> State:
         ) from None
 
 
-def offloadable_states(sharding: Sharding, binding: Binding) -> dict[State, list[Tensor]]:
+def offloadable_states(
+    sharding: Sharding, gradients: Gradients, binding: Binding
+) -> dict[State, list[Tensor]]:
     """Return all tensors of each kind of state, on any device."""
     module, optimizer = sharding.module, binding.optimizer
     masters = [*sharding.masters.values(), *binding.shards.values()]
     units = units_of(module)
-    gradients = [p.grad for p in (*module.parameters(), *masters) if p.grad is not None]
-    gradients += sharding.unreduced_sums()
+    sums = [p.grad for p in (*module.parameters(), *masters) if p.grad is not None]
+    sums += gradients.unreduced_sums()
     state = optimizer.state if optimizer is not None else {}
     return {
         State.optim_states: [
@@ -140,7 +143,7 @@ def offloadable_states(sharding: Sharding, binding: Binding) -> dict[State, list
         State.hp_params: list(masters),
         State.lp_params: [shard_of(p) for p in module.parameters()],
         State.lp_grads: [
-            *gradients,
+            *sums,
             *(g for each in sharded_parameters_of(units) for g in each.unreduced()),
         ],
         State.contiguous_grad_buffer: [],

@@ -12,7 +12,7 @@ from dsengine.loop.accumulating import Windows
 from dsengine.loop.counters import Counters
 from dsengine.observation.printing import print_rank0
 from dsengine.observation.reporter import Reporter
-from dsengine.sharding import Sharding
+from dsengine.sharding import Gradients, Sharding
 from dsengine.torch_private.groups import issued_collectives
 from dsengine.torch_private.modules import parameter_table
 from dsengine.torch_private.tensors import is_in_backward
@@ -28,6 +28,7 @@ class Passes:
     """
 
     sharding: Sharding
+    gradients: Gradients
     windows: Windows
     counters: Counters
     reporter: Reporter
@@ -95,7 +96,7 @@ class Passes:
         reduce = self.windows.reduces and self.is_boundary()
         if reduce or self.reduces_always:
             require_all_ranks()
-        self.sharding.before_backward(loss, reduce)
+        self.gradients.before_backward(loss, reduce)
 
     def abort(self, name: str) -> None:
         """Recover from a failed pass whose error the script has caught.
@@ -114,10 +115,10 @@ class Passes:
             agree_to_abort(phase, cause, {name: now[name] - before.get(name, 0) for name in now})
         self._has_forward = False
         if was_backward:
-            self.sharding.drop_gradients()
-        self.sharding.abort_pass(in_backward=was_backward)
+            self.gradients.drop()
+        self.gradients.abort_pass(in_backward=was_backward)
         if was_backward:
-            self.sharding.drop_gradients()
+            self.gradients.drop()
             self.windows.restart()
             self.reporter.discard_window()
             print_rank0(

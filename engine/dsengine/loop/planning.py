@@ -21,6 +21,7 @@ from dsconfig import (
     launch_env,
     nearest_degree,
 )
+from dsconfig.features.table import DEGREES, FEATURES
 from dsengine.communication.environment import node_count
 from dsengine.loop.misuse import ArgumentError
 from dsengine.observation import events
@@ -29,7 +30,6 @@ from dsengine.parallel.experts_plan import experts_of
 from dsengine.parallel.tensor import layers_of
 from dsengine.parameters.model_tree import describe
 from dsengine.parameters.quantized import base_weights_of
-from dsengine.sharding import SPLITS
 from dsengine.tiers import files, memory
 from dsengine.tiers.memory import GIBI
 from dsengine.topology import current, world_size
@@ -106,11 +106,7 @@ def refuse_split_layers(model: nn.Module, mpu: Any) -> None:
         if getattr(parameter, mark, False)
     ][:1]
     if found:
-        raise ValueError(
-            f"{found[0]}, but dsengine does not split layers across ranks, nor samples with a "
-            "foreign mpu, and would average gradients of different shards: pass a full model with "
-            "zero_optimization.stage 3, or train with DeepSpeed"
-        )
+        raise ValueError(f"{found[0]}: {FEATURES['foreign_mpu'].text}")
 
 
 def shared_samples(mpu: Any, mesh_param: Any = None) -> int:
@@ -300,14 +296,10 @@ def refuse_parallel(plan: Plan, model: nn.Module) -> None:
                 f"tensor_parallel.{name} {size} contradicts the degree {plan.mesh.tensor}: remove "
                 "it"
             )
-    for axis, split in SPLITS.items():
+    for axis, capability in DEGREES.items():
         degree = getattr(plan.mesh, axis)
-        if degree > 1 and split is None:
-            raise ValueError(
-                f"the plan has {axis} parallel degree {degree}, but dsengine does not split models "
-                f"along this axis: make a plan with {axis} parallel degree 1, using "
-                "zero_optimization.stage 3 to shard the model, or train with DeepSpeed"
-            )
+        if degree > 1 and capability.status is Status.REFUSED:
+            raise ValueError(f"the plan has {axis} parallel degree {degree}: {capability.text}")
     if plan.mesh.tensor > 1:
         layers_of(model, plan)
     _refuse_experts(plan, model)

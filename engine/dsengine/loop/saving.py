@@ -12,8 +12,13 @@ from torch import Tensor
 
 from dsconfig import Plan
 from dsengine.checkpoints import Checkpointer, TrainingState
-from dsengine.checkpoints.export import full_state_dict, load_weights, save_weights
-from dsengine.checkpoints.export.save_weights import DEFAULT_FILE_BYTES, SAFETENSORS_NAME
+from dsengine.checkpoints.export.full_weights import (
+    DEFAULT_FILE_BYTES,
+    SAFETENSORS_NAME,
+    full_state_dict,
+    load_weights,
+    save_weights,
+)
 from dsengine.communication.peers import in_phase
 from dsengine.loop.counters import Accumulation, Counters
 from dsengine.loop.offload_states import EVERYTHING, Offloading
@@ -135,10 +140,8 @@ class Checkpoints:
             state = self._state()
 
             def load_tag(chosen: str) -> dict[str, Any] | None:
-                from dsengine.checkpoints.deepspeed_layout import (
-                    is_deepspeed_directory,
-                    load_deepspeed_checkpoint,
-                )
+                from dsengine.checkpoints.deepspeed_layout.files import is_deepspeed_directory
+                from dsengine.checkpoints.deepspeed_layout.load import load_deepspeed_checkpoint
 
                 path = root / chosen
                 if group.run_on_coordinator(

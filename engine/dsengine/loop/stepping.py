@@ -24,7 +24,7 @@ from dsengine.optimizers.gradients import (
 )
 from dsengine.optimizers.loss_scale import LossScaler
 from dsengine.optimizers.precision import Policy
-from dsengine.sharding import Sharding
+from dsengine.sharding import Gradients, Sharding
 from dsengine.sharding.order import OrderError
 from dsengine.topology import Topology
 
@@ -46,6 +46,7 @@ class Stepper:
         self,
         topology: Topology,
         sharding: Sharding,
+        gradients: Gradients,
         binding: Binding,
         scaler: LossScaler,
         effective: Effective,
@@ -53,6 +54,7 @@ class Stepper:
     ) -> None:
         self._topology = topology
         self._sharding = sharding
+        self._gradients = gradients
         self._binding = binding
         self._scaler = scaler
         self.is_stepping = False
@@ -78,12 +80,12 @@ class Stepper:
         scale = self._scaler.scale
         norm = None
         if self._needs_norm:
-            counted = self._sharding.counted_in_norm  # their list would keep gradients alive
+            counted = self._gradients.counted_in_norm  # their list would keep gradients alive
             norm, has_same_order = global_norm(
-                counted(gradients), self._sharding.norm_group, self._sharding.reduction_order
+                counted(gradients), self._gradients.norm_group, self._gradients.reduction_order
             )
             if not has_same_order:
-                self._sharding.drop_gradients()
+                self._gradients.drop()
                 raise OrderError(number)
             norm /= scale
             if not norm < INFINITE:
@@ -93,7 +95,7 @@ class Stepper:
             scale_gradients([*gradients.values()], 1.0 / scale)
         del gradients  # free them before full parameters are refreshed
         self._step_optimizer()
-        self._sharding.drop_reduced()
+        self._gradients.drop_reduced()
         self._sharding.after_update(frozen=False)
         self._scaler.update(overflow=False)
         return Outcome(applied=True, norm=norm)
@@ -121,10 +123,10 @@ class Stepper:
 
     def has_gradients(self) -> bool:
         """Whether any parameter has a reduced gradient."""
-        return next(self._sharding.gradients(), None) is not None
+        return next(self._gradients.reduced(), None) is not None
 
     def _check_all_used(self) -> None:
-        unused = self._sharding.names_without_gradient()
+        unused = self._gradients.missing()
         if unused:
             raise RuntimeError(
                 f"{unused[0]!r} and {len(unused) - 1} more parameters have no gradient; set "
@@ -137,21 +139,21 @@ class Stepper:
         So momentum and weight decay apply to them. If no parameter has a gradient there is nothing
         to step, and none gets zeros.
         """
-        reduced = list(self._sharding.gradients())
+        reduced = list(self._gradients.reduced())
         if not reduced or len(reduced) == len(self._sharding.masters):
             return reduced
-        without = self._sharding.names_without_gradient()
+        without = self._gradients.missing()
         unused = self._binding.trained(without) if without else []
         if not unused:
             return reduced
-        self._sharding.add_zero_gradients(unused)
-        return list(self._sharding.gradients())
+        self._gradients.add_zeros(unused)
+        return list(self._gradients.reduced())
 
     def _skip(self, number: int) -> Outcome:
         """Skip the update. In fp16 an overflow lowers the loss scale."""
         if not self._is_fp16:
             ranks = self._topology.group("all")
-            problem = f"{describe_non_finite(self._sharding.gradients(), ranks)} at step {number}"
+            problem = f"{describe_non_finite(self._gradients.reduced(), ranks)} at step {number}"
             if not self._skips_overflow:
                 raise NonFiniteGradientError(
                     f"{problem}; the weights are unchanged. Check the loss and the data of this "
@@ -160,6 +162,6 @@ class Stepper:
             print_rank0(
                 f"{problem}: skipping the step. Check the loss and the data if this persists"
             )
-        self._sharding.drop_gradients()
+        self._gradients.drop()
         self._scaler.update(overflow=True)
         return Outcome(applied=False, norm=INFINITE)

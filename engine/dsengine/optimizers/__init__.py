@@ -1,9 +1,8 @@
 """Building optimizers, and rebinding them to shards."""
 
 from dsengine.optimizers.binding import Binding
-from dsengine.optimizers.build import as_groups, build_optimizer, is_muon
+from dsengine.optimizers.build import as_groups, build_optimizer, is_muon, masters_of_groups, rebind
 from dsengine.optimizers.muon import split_for_muon
-from dsengine.optimizers.rebind import masters_of_groups, rebind
 
 __all__ = [
     "Binding",

@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from dsconfig import OPTIMIZER_CLASSES
+from dsconfig.features.table import FEATURES
 from dsengine.optimizers import adam
 from dsengine.optimizers.lion import Lion
 from dsengine.torch_private.tensors import as_shard, local_part
@@ -287,15 +288,9 @@ def is_sharded(masters: Mapping[str, nn.Parameter]) -> bool:
 def check_supported(optimizer: Optimizer, *, sharded: bool) -> None:
     """Raise ValueError for an optimizer that the engine, or sharded parameters, cannot support."""
     if isinstance(optimizer, optim.LBFGS):
-        raise ValueError(
-            "LBFGS evaluates the loss several times per step, which an engine's forward, backward "
-            "and step do not support: use AdamW"
-        )
+        raise ValueError(FEATURES["closures"].text)
     if isinstance(optimizer, optim.SparseAdam) and sharded:
-        raise ValueError(
-            "SparseAdam needs sparse gradients, but sharded gradients are dense: use "
-            "zero_optimization.stage 0 with sparse embeddings, or AdamW"
-        )
+        raise ValueError(FEATURES["sparse_optimizer"].text)
 
 
 def _local_shard(master: nn.Parameter) -> nn.Parameter:

@@ -1,4 +1,4 @@
-"""Shards stored on another device than their mesh's, as with offloading.
+"""Slices, pieces and chunks of a parameter, and gathering it, on whichever device its shard is.
 
 torch moves what it makes a shard of to the mesh's device (``from_local``, ``distribute_tensor``),
 and gathers shards where they are stored: on the host it uses the host backend, which is slow and
@@ -6,10 +6,12 @@ missing in a group started with ``nccl``.
 """
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from dsengine.parameters.packed import in_full_order, segments_of
+from dsengine.torch_private.groups import all_gather_flat
 from dsengine.torch_private.tensors import as_shard, local_part, shard_slices, unstrided
 
 Slices = tuple[slice, ...]
@@ -103,3 +105,20 @@ def full_tensor_of(shard: DTensor) -> Tensor:
 def copy_local_slice(target: Tensor, full: Tensor) -> None:
     """Copy this rank's slice of ``full`` into ``target``; no communication."""
     local_part(target).copy_(local_slice_of(full, target) if isinstance(target, DTensor) else full)
+
+
+def chunk_of(full: Tensor, rank: int, ranks: int) -> Tensor:
+    """Return a view of the rank's chunk; empty if there are more ranks than rows."""
+    chunks = full.chunk(ranks)
+    return chunks[rank] if rank < len(chunks) else full[:0]
+
+
+def gather_chunks(chunk: Tensor, shape: torch.Size, group: dist.ProcessGroup) -> Tensor:
+    """Gather the full tensor of ``shape`` from every rank's chunk. Collective."""
+    ranks = group.size()
+    rows = -(-shape[0] // ranks)
+    padded = chunk.new_zeros((rows, *shape[1:]))
+    padded[: chunk.shape[0]] = chunk
+    full = chunk.new_empty((rows * ranks, *shape[1:]))
+    all_gather_flat(full, padded, group=group)
+    return full[: shape[0]].contiguous()

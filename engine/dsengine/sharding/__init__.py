@@ -18,26 +18,28 @@ from dsengine.parallel.transformers_attention import (
     release_attention,
 )
 from dsengine.parameters.quantized import quantize, quantized_layers
-from dsengine.sharding.base import Sharding, original_names
+from dsengine.sharding.base import Gradients, Sharding, original_names
 from dsengine.sharding.buffers import cast_buffers
 from dsengine.sharding.fully_sharded import FullySharded
-from dsengine.sharding.optimizer_sharded import OptimizerSharded
-from dsengine.sharding.replicated import Replicated
+from dsengine.sharding.replicated import Replicated, ReplicatedGradients
 from dsengine.sharding.restoration import record_distribution, restore_model, snapshot
+from dsengine.sharding.sharded_gradients import ShardedGradients
 from dsengine.sharding.to_device import broadcast_from_first, move_and_broadcast, move_buffers
 from dsengine.sharding.zero.adoption import gather_all, is_partitioned
 from dsengine.sharding.zero.registry import register_model
 from dsengine.sharding.zero.rounded import restore_exact
+from dsengine.tiers import OffloadedGradients
 from dsengine.topology import Topology, release_topology
 from dsengine.torch_private.removal import make_copyable
 
 __all__ = [
     "SPLITS",
     "FullySharded",
-    "OptimizerSharded",
+    "Gradients",
     "Replicated",
     "Sharding",
     "distribute",
+    "gradients_of",
     "restore_process",
 ]
 
@@ -69,6 +71,28 @@ def distribute(
     """
     with being_divided():
         return _distribute(module, plan, policy, topology, device)
+
+
+def gradients_of(
+    sharding: Sharding,
+    plan: Plan,
+    policy: Policy,
+    topology: Topology,
+    offloaded: OffloadedGradients | None,
+) -> Gradients:
+    """Return what reduces and sums the gradients of ``sharding``.
+
+    ``offloaded``: their storage if the optimizer is offloaded.
+    """
+    found: Gradients
+    if isinstance(sharding, FullySharded):
+        found = ShardedGradients(sharding, offloaded, plan.effective)
+    else:
+        assert isinstance(sharding, Replicated)
+        group = topology.group("gradients")
+        found = ReplicatedGradients(sharding, offloaded, plan.effective, policy, group)
+    sharding.at_detach(found.release)  # only once it is complete
+    return found
 
 
 def restore_process(sharding: Sharding, topology: Topology) -> None:
@@ -167,6 +191,5 @@ def _shard(
     cast_buffers(module, policy)
     originals = original_names(module)
     if replicates:
-        return Replicated(module, plan, policy, gradients), originals
-    mechanism = FullySharded if stage == 3 else OptimizerSharded
-    return mechanism(module, plan, policy, topology, device), originals
+        return Replicated(module, policy), originals
+    return FullySharded(module, plan, policy, topology, device), originals

@@ -1,9 +1,15 @@
-"""The interface between the engine and the mechanisms that distribute a model."""
+"""The interfaces between the engine and the mechanisms that distribute a model.
+
+A ``Sharding`` stores and gathers the parameters: it is built first, and lasts until another engine
+has the model. ``Gradients`` reduce and sum its gradients: they are built once the optimizer is
+bound, because an offloaded optimizer stores the gradients too.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
+from weakref import WeakMethod
 
 import torch
 import torch.distributed as dist
@@ -36,8 +42,6 @@ class Sharding(ABC):
 
     has_forward_collectives: bool = True
     """Whether forward, or recovery from a failed one, has collectives."""
-    reduces_every_micro_step: bool = False
-    """Whether each backward reduces gradients, so that a window sums reduced shards."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -49,26 +53,13 @@ class Sharding(ABC):
         self.masters: dict[str, nn.Parameter] = {}
         self.host_masters: dict[str, Tensor] = {}
         """This rank's fp32 shards for an offloaded optimizer if the device shards are 16-bit."""
-        self.offloaded_gradients: OffloadedGradients | None = None
-        """Reduced gradients offloaded to the optimizer's tier."""
         self.has_model = True
         """False once another ``initialize`` has taken the model over."""
-
-    def store_gradients(self, offloaded: OffloadedGradients | None) -> None:
-        """Use the storage for reduced gradients of the optimizer's tier; it needs the masters."""
-        self.offloaded_gradients = offloaded
+        self._at_detach: list[WeakMethod[Callable[[], None]]] = []
 
     @abstractmethod
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model."""
-
-    @abstractmethod
-    def before_backward(self, loss: Tensor, reduce: bool) -> None:
-        """Prepare a backward; ``reduce``: whether it must reduce gradients."""
-
-    def after_backward(self) -> None:
-        """Finish a backward's reductions."""
-        return
 
     @abstractmethod
     def after_update(self, *, frozen: bool = True) -> None:
@@ -76,14 +67,6 @@ class Sharding(ABC):
 
         ``frozen``: also those that no optimizer updates.
         """
-
-    @contextmanager
-    def reduced_at_end(self) -> Iterator[None]:
-        """Reduce on exit the gradients of all backwards inside."""
-        raise RuntimeError(
-            "coalesce_grad_reduction() requires ZeRO stage 1 or above: use no_sync()"
-        )
-        yield
 
     def shard(self, name: str, tensor: Tensor) -> Tensor:
         """Return this rank's shard of a full tensor shaped like parameter ``name``."""
@@ -111,87 +94,20 @@ class Sharding(ABC):
         """Reshard gathered units that are not in use."""
         return
 
-    def detach(self) -> None:
-        """Release the model to another engine."""
-        self.drop_gradients()
-        self.has_model = False
-
-    def abort_pass(self, *, in_backward: bool) -> None:
-        """Reset after a failed pass, on all ranks alike, so that forward can run again.
-
-        ``in_backward``: also drop its unreduced gradients.
-        """
-        return
-
     def prepare_for_compile(self) -> None:
         """Remove hooks that torch.compile cannot trace."""
         return
 
-    @property
-    def norm_group(self) -> dist.ProcessGroup | None:
-        """The ranks that hold different shards of a gradient; None if each rank holds all of it."""
-        return None
+    def at_detach(self, release: Callable[[], None]) -> None:
+        """Call the method ``release``, if its object still exists, before the model is released."""
+        self._at_detach.append(WeakMethod(release))
 
-    @property
-    def reduction_order(self) -> int:
-        """A number below 2**12 that is the same on all ranks if they reduced in the same order."""
-        return 0
-
-    def counted_in_norm(self, gradients: Mapping[str, Tensor]) -> list[Tensor]:
-        """Return the reduced gradients that this rank adds to the norm over ``norm_group``.
-
-        ``gradients``: by the name of the master.
-        """
-        return [*gradients.values()]
-
-    def gradients(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield names and local shards of the reduced gradients."""
-        for name, master in self.masters.items():
-            if master.grad is not None:
-                yield name, local_part(master.grad)
-            elif self.offloaded_gradients is not None and name in self.offloaded_gradients:
-                yield name, self.offloaded_gradients[name]
-
-    def names_without_gradient(self) -> list[str]:
-        """Return the names of trainable parameters without a gradient."""
-        offloaded = self.offloaded_gradients or ()
-        return [
-            name
-            for name, master in self.masters.items()
-            if master.requires_grad and master.grad is None and name not in offloaded
-        ]
-
-    @torch.no_grad()
-    def add_zero_gradients(self, names: Iterable[str]) -> None:
-        """Give each of these parameters a reduced gradient of zeros."""
-        for name in names:
-            if self.offloaded_gradients is not None and self.offloaded_gradients.takes(name):
-                self.offloaded_gradients.add_zeros(name)
-            else:
-                self.masters[name].grad = torch.zeros_like(self.masters[name])
-
-    def unreduced(self) -> Mapping[str, Tensor] | None:
-        """Return this rank's unreduced gradient sums by master name; None if there are none."""
-        return None
-
-    def unreduced_sums(self) -> Iterable[Tensor]:
-        """Return a window's gradient sums that are stored apart from the parameters."""
-        return ()
-
-    def drop_reduced(self) -> None:
-        """Drop the reduced gradients."""
-        for master in self.masters.values():
-            master.grad = None
-        if self.offloaded_gradients is not None:
-            self.offloaded_gradients.clear()
-
-    def drop_gradients(self) -> None:
-        """Drop reduced and unreduced gradients, unless another engine has the model."""
-        if not self.has_model:
-            return
-        self.drop_reduced()
-        for parameter in self.module.parameters():
-            parameter.grad = None
+    def detach(self) -> None:
+        """Release the model to another engine."""
+        for reference in self._at_detach:
+            if (release := reference()) is not None:
+                release()
+        self.has_model = False
 
     @torch.no_grad()
     def load_full(self, state: Mapping[str, Tensor], *, strict: bool) -> LoadResult:
@@ -200,7 +116,11 @@ class Sharding(ABC):
         One name suffices for tied weights. Raises RuntimeError for wrong shapes and, if ``strict``,
         for missing or unknown names.
         """
-        buffers = self._persistent_buffers()
+        buffers = {
+            f"{prefix}.{name}" if prefix else name: buffer
+            for prefix, module in self.module.named_modules()
+            for name, buffer in persistent_buffers(module)
+        }
         by_alias = {name: self.masters[master] for name, master in self.aliases.items()}
         given = {self.aliases[name] for name in state if name in self.aliases}
         missing = [name for name, master in self.aliases.items() if master not in given]
@@ -226,9 +146,107 @@ class Sharding(ABC):
         self.after_update()
         return LoadResult(missing, unknown)
 
-    def _persistent_buffers(self) -> dict[str, Tensor]:
-        return {
-            f"{prefix}.{name}" if prefix else name: buffer
-            for prefix, module in self.module.named_modules()
-            for name, buffer in persistent_buffers(module)
-        }
+
+class Gradients(ABC):
+    """The gradients of a distributed model: when they are reduced, and their sums over a window.
+
+    ``offloaded``: storage of reduced gradients on the optimizer's tier, if it is offloaded.
+    """
+
+    def __init__(self, sharding: Sharding, offloaded: OffloadedGradients | None) -> None:
+        self._sharding = sharding
+        self._masters = sharding.masters
+        self.offloaded = offloaded
+
+    @abstractmethod
+    def before_backward(self, loss: Tensor, reduce: bool) -> None:
+        """Prepare a backward; ``reduce``: whether it must reduce gradients."""
+
+    @abstractmethod
+    def after_backward(self) -> None:
+        """Finish a backward's reductions."""
+
+    @contextmanager
+    def reduced_at_end(self) -> Iterator[None]:
+        """Reduce on exit the gradients of all backwards inside."""
+        raise RuntimeError(
+            "coalesce_grad_reduction() requires ZeRO stage 1 or above: use no_sync()"
+        )
+        yield
+
+    @abstractmethod
+    def abort_pass(self, *, in_backward: bool) -> None:
+        """Reset after a failed pass, on all ranks alike, so that forward can run again.
+
+        ``in_backward``: also drop its unreduced gradients.
+        """
+
+    @property
+    def norm_group(self) -> dist.ProcessGroup | None:
+        """The ranks that hold different shards of a gradient; None if each rank holds all of it."""
+        return None
+
+    @property
+    def reduction_order(self) -> int:
+        """A number below 2**12 that is the same on all ranks if they reduced in the same order."""
+        return 0
+
+    def counted_in_norm(self, gradients: Mapping[str, Tensor]) -> list[Tensor]:
+        """Return the reduced gradients that this rank adds to the norm over ``norm_group``.
+
+        ``gradients``: by the name of the master.
+        """
+        return [*gradients.values()]
+
+    def reduced(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield names and local shards of the reduced gradients."""
+        for name, master in self._masters.items():
+            if master.grad is not None:
+                yield name, local_part(master.grad)
+            elif self.offloaded is not None and name in self.offloaded:
+                yield name, self.offloaded[name]
+
+    def missing(self) -> list[str]:
+        """Return the names of trainable parameters without a reduced gradient."""
+        offloaded = self.offloaded or ()
+        return [
+            name
+            for name, master in self._masters.items()
+            if master.requires_grad and master.grad is None and name not in offloaded
+        ]
+
+    @torch.no_grad()
+    def add_zeros(self, names: Iterable[str]) -> None:
+        """Give each of these parameters a reduced gradient of zeros."""
+        for name in names:
+            if self.offloaded is not None and self.offloaded.takes(name):
+                self.offloaded.add_zeros(name)
+            else:
+                self._masters[name].grad = torch.zeros_like(self._masters[name])
+
+    def unreduced(self) -> Mapping[str, Tensor] | None:
+        """Return this rank's unreduced gradient sums by master name; None if there are none."""
+        return None
+
+    def unreduced_sums(self) -> Iterable[Tensor]:
+        """Return a window's gradient sums that are stored apart from the parameters."""
+        return ()
+
+    def drop_reduced(self) -> None:
+        """Drop the reduced gradients."""
+        for master in self._masters.values():
+            master.grad = None
+        if self.offloaded is not None:
+            self.offloaded.clear()
+
+    def drop(self) -> None:
+        """Drop reduced and unreduced gradients, unless another engine has the model."""
+        if not self._sharding.has_model:
+            return
+        self.drop_reduced()
+        for parameter in self._sharding.module.parameters():
+            parameter.grad = None
+
+    def release(self) -> None:
+        """Drop all gradients and what is registered on the model: another engine takes it over."""
+        self.drop()

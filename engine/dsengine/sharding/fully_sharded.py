@@ -1,4 +1,6 @@
-"""Stages 1 to 3, built on ``fully_shard``.
+"""Stages 1 to 3, built on ``fully_shard``: how parameters are stored and gathered.
+
+``sharded_gradients.py`` has the gradients.
 
 [Note: order of construction]
 Each step of ``FullySharded.__init__`` depends on the previous ones. Leaf marks are read while
@@ -7,11 +9,17 @@ are replaced by meta parameters before the module is sharded, and restored right
 are created before the root, which would otherwise take their parameters. Masters are copied to the
 host from the unit being sharded, so its shards are 16-bit from the start. Shards are moved to files
 before the first gather, where torch fixes dtypes and memory. ``masters`` are read once no shard is
-replaced any more; collectives are set once all units exist; only then are unsharded units gathered.
+replaced any more; gathers are set once all units exist; only then are unsharded units gathered.
 Direct-use detection is last, because it requires sharded units.
+
+[Note: generation]
+A forward at stage 3 gathers every unit, and generation runs a forward per token. So the units are
+gathered once before, if they fit into the free memory of every rank, and stay gathered; then ranks
+do not depend on each other, and one may generate more tokens than another. Otherwise each forward
+gathers block by block, and all ranks must run equally many.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
@@ -24,19 +32,13 @@ from torch.distributed.tensor import DTensor
 
 from dsconfig import Effective, Plan, PlannedUnit, tiles
 from dsengine.communication.devices import wait_for_stream
-from dsengine.communication.exchange import (
-    Reductions,
-    UnitAllGather,
-    UnitReduceScatter,
-    can_exchange,
-)
-from dsengine.communication.quantized import Part, QuantizedAllGather, QuantizedReduceScatter
+from dsengine.communication.exchange import UnitAllGather, can_exchange
+from dsengine.communication.quantized import Part, QuantizedAllGather
 from dsengine.optimizers.precision import Policy
 from dsengine.parameters.quantized import quantized_layers
-from dsengine.parameters.shards import is_of_experts, is_split, local_slice_of
+from dsengine.parameters.shards import is_of_experts, local_slice_of
 from dsengine.sharding.base import Sharding, original_names
 from dsengine.sharding.direct_use import DirectUse
-from dsengine.sharding.generation import fit
 from dsengine.sharding.indivisible import Indivisible
 from dsengine.sharding.leaves import (
     leaves_across_units,
@@ -44,8 +46,6 @@ from dsengine.sharding.leaves import (
     reduce_unused_of_leaves,
     reduce_unused_of_lists,
 )
-from dsengine.sharding.order import ReductionOrder
-from dsengine.sharding.reduction import Averaging, ScaledReduceScatter
 from dsengine.sharding.units import UnitSharder, as_unit, set_prefetch
 from dsengine.sharding.unsharded_units import UnshardedUnits
 from dsengine.sharding.zero.adoption import attach_shards, replace_partitioned
@@ -56,10 +56,11 @@ from dsengine.sharding.zero.status import set_gathered_attributes, watch_writes
 from dsengine.sharding.zero.unsavable import refuse_saving_shards
 from dsengine.tiers.mapped import move_shards_to_files
 from dsengine.tiers.masters import HostMasters
-from dsengine.tiers.memory import can_pin
+from dsengine.tiers.memory import available_on_node, can_pin
 from dsengine.tiers.settings import OffloadSettings
-from dsengine.topology import Topology
-from dsengine.torch_private.tensors import as_shard, foreach_copy_
+from dsengine.topology import Topology, world_size
+from dsengine.torch_private.removal import generate_alone
+from dsengine.torch_private.tensors import as_shard
 from dsengine.torch_private.units import (
     ShardedParameter,
     abort_pass,
@@ -67,7 +68,6 @@ from dsengine.torch_private.units import (
     initialize_root,
     inputs_to,
     kept_gathered,
-    reduce_late_gradients,
     sharded_parameters,
     sharded_parameters_of,
     units_of,
@@ -75,20 +75,52 @@ from dsengine.torch_private.units import (
     unshard_asynchronously,
 )
 
+SHARE_OF_FREE_MEMORY = 0.75
+"""The rest is for activations and the KV cache."""
+
+
+def fit(
+    units: Sequence[FSDPModule],
+    dtype: torch.dtype,
+    device: torch.device,
+    group: dist.ProcessGroup,
+) -> bool:
+    """Whether the full parameters of ``units`` fit on every rank of ``group``. Collective.
+
+    ``dtype``: of gathered floating-point parameters.
+    """
+    needed = 0
+    for record in sharded_parameters_of(units):
+        shard = record.flat_shard
+        kept = dtype if shard.is_floating_point() else shard.dtype
+        needed += shard.numel() * record.ranks * kept.itemsize
+    fits = needed <= SHARE_OF_FREE_MEMORY * _free_memory(device)
+    answers = [fits] * group.size()
+    dist.all_gather_object(answers, fits, group=group)
+    return all(answers)
+
+
+def _free_memory(device: torch.device) -> float:
+    """Return the bytes that this rank can still allocate on ``device``."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return free + cached
+    available = available_on_node()
+    return float("inf") if available is None else available / world_size()
+
 
 class FullySharded(Sharding):
-    """The plan's units under ``fully_shard``; the optimizer updates shards.
+    """The plan's units under ``fully_shard``: how parameters are stored and gathered.
 
     In mixed precision the shards of trained parameters are fp32 and gathered units have the compute
     dtype; frozen weights are stored in the compute dtype, or in their own if it is narrower. A unit
     that the plan does not gather around its use stays unsharded between steps: it is not resharded
     in forward or backward, and is refreshed after the optimizer has updated the shards.
-    """
 
-    cast_inputs = True
-    """Whether a unit casts its floating-point inputs to its dtype.
-
-    Scripts cast inputs to the dtype of a weight, which between steps is that of the shards.
+    At stages 1 and 2 every unit stays unsharded, with the module's own parameters in the compute
+    dtype: submodules can be called, weights read and written with ``load_state_dict``, and a state
+    dict taken on any single rank, without collectives.
     """
 
     def __init__(
@@ -101,48 +133,36 @@ class FullySharded(Sharding):
     ) -> None:
         super().__init__(module)
         self.policy = policy
-        self._topology = topology
+        self.topology = topology
         self.mesh = topology.state_mesh
         self._device = device
         zero = plan.effective.zero
-        self.reduces_every_micro_step = zero.reduces_every_pass
-        self._reduce_dtype = policy.reduction_dtype(full_window=not self.reduces_every_micro_step)
-        self._rounds_sums = (
-            self.reduces_every_micro_step and policy.accumulation is not torch.float32
-        )
-        self._has_sums = False
-        """Whether gradients were reduced in this window; a script may set where windows end."""
-        self._defers_reduction = self._keeps_gathered = False
-        self._reduces = True
+        self._is_stage_3 = zero.stage == 3
+        self.reduce_dtype = policy.reduction_dtype(full_window=not zero.reduces_every_pass)
+        self.offload = zero.offload_param if self._is_stage_3 else None
+        self._keeps_gathered = False
         self._may_be_gathered = False
         """Whether units may still be gathered from a forward without a backward."""
-        self._is_stage_3 = zero.stage == 3
-        self._quantizes_gradients = self._is_stage_3 and zero.quantized_gradients
-        self._offload = zero.offload_param if self._is_stage_3 else None
         self.unsharded: list[FSDPModule] = []
         """Units that stay unsharded between steps, one module for each."""
         self._views: dict[nn.Parameter, nn.Parameter] = {}
         """Compute-dtype views that modules have instead of fp32 shards, by shard."""
-        averaging = Averaging.of(
-            plan.effective, topology.size("states"), topology.size("replicate")
-        )
-        self._expert_averaging = Averaging.of(plan.effective, topology.size("expert_data"))
         units = plan.stages[topology.rank("pipeline")].units
-        heads = self._shard_model(plan, units, averaging)
-        self._configure_units(units, heads, averaging)
+        heads = self._shard_model(plan, units)
+        self._configure_gathers(units, heads)
         if self._is_stage_3:
             self._quantize_gathers(plan.effective)
             install_parameter_attributes()
             self._publish_status(watches=zero.enable_sanity_checks)
             self._set_views()
+        elif topology.mesh.expert == 1:
+            generate_alone(module)
         if self._is_stage_3 or topology.mesh.splits_weights:
             refuse_saving_shards(list(self.module.parameters()))
         resharded = self._resharded_units()
         self._direct_use = DirectUse(self.module, resharded) if resharded else None
 
-    def _shard_model(
-        self, plan: Plan, units: Sequence[PlannedUnit], averaging: Averaging
-    ) -> list[FSDPModule | None]:
+    def _shard_model(self, plan: Plan, units: Sequence[PlannedUnit]) -> list[FSDPModule | None]:
         """Shard the model and set ``masters``; return the head module of each planned unit."""
         module = self.module
         originals = original_names(module)
@@ -151,27 +171,20 @@ class FullySharded(Sharding):
         mark_configured(module, plan.effective.zero.leaf_module or {})
         partitioned = replace_partitioned(module)
         self._set_dtypes_of_meta(module, masters)
-        self._indivisible = Indivisible(module, averaging, self._topology.group("gradients"))
+        self.indivisible = Indivisible(module, self.topology.group("gradients"))
         heads = self._shard_units(units, masters)
-        reduce_unused_of_leaves(module, self._units())
+        reduce_unused_of_leaves(module, self.units())
         if plan.effective.zero.ignore_unused_parameters:
-            reduce_unused_of_lists(module, self._units())
+            reduce_unused_of_lists(module, self.units())
         attach_shards(module, partitioned, self._device, masters)
-        self._indivisible.initialize(module, self._device, self.policy)
+        self.indivisible.initialize(module, self._device, self.policy)
         if masters is not None:
             self.host_masters = masters.parts
         self._move_shards_to_files()
-        replicated = self._indivisible.masters
+        replicated = self.indivisible.masters
         self.masters = {name: replicated.get(p, p) for name, p in module.named_parameters()}
-        self._order = ReductionOrder(self._hooked_shards())
         register_model(module, originals, self.masters)
         return heads
-
-    def _hooked_shards(self) -> list[nn.Parameter]:
-        """Return the shards on which hooks cost nothing: on the host they wait for the copy."""
-        if self._offload is not None:
-            return []
-        return [record.shard for record in sharded_parameters_of(self._units())]
 
     def _shard_units(
         self, units: Sequence[PlannedUnit], masters: HostMasters | None
@@ -179,15 +192,16 @@ class FullySharded(Sharding):
         sharder = UnitSharder(
             self.module,
             self.mesh,
-            self._topology.group("gradients"),
-            self._topology.expert_state_mesh if self._topology.mesh.expert > 1 else None,
+            self.topology.group("gradients"),
+            self.topology.expert_state_mesh if self.topology.mesh.expert > 1 else None,
             self._device,
             self.policy,
-            cast_inputs=self.cast_inputs,
-            reduce_dtype=self._reduce_dtype,
-            offload=self._offload,
+            # Scripts cast inputs to the dtype of a weight, which between steps is the shards'.
+            cast_inputs=self._is_stage_3,
+            reduce_dtype=self.reduce_dtype,
+            offload=self.offload,
             masters=masters,
-            ignored=self._indivisible.parameters,
+            ignored=self.indivisible.parameters,
         )
         for leaf, gather in list(leaves_across_units(self.module, units)):
             sharder.shard_leaf(leaf, gather=gather)
@@ -199,32 +213,32 @@ class FullySharded(Sharding):
                 cast_inputs=False,
                 gather=self._is_stage_3,
             )
-        for head in sharder.unsharded:
-            self._keep_unsharded(head)
+        self.unsharded += sharder.unsharded
+        if not self._is_stage_3 and self.root not in self.unsharded:
+            self.unsharded.append(self.root)
+        for head in self.unsharded:
+            head.set_reshard_after_backward(False, recurse=False)
         return heads
 
-    def _configure_units(
-        self,
-        units: Sequence[PlannedUnit],
-        heads: Sequence[FSDPModule | None],
-        averaging: Averaging,
+    def _configure_gathers(
+        self, units: Sequence[PlannedUnit], heads: Sequence[FSDPModule | None]
     ) -> None:
-        """Set how units are gathered and reduced; gather the unsharded ones."""
-        self._exchanges = can_exchange(self._state_group, self._device)
+        """Set how units are gathered; gather the unsharded ones."""
+        self.exchanges = can_exchange(self._state_group, self._device)
         self._packed = {layer.module for layer in quantized_layers(self.module)}
         self._all_gather = UnitAllGather()
-        self._reductions = Reductions()
-        for unit in self._units():
-            of_experts = _has_experts(unit)
-            self._set_collectives(unit, self._expert_averaging if of_experts else averaging)
+        for unit in self.units() if self.exchanges else ():
+            # torch gathers nothing on one rank.
+            if any(record.ranks > 1 for record in sharded_parameters(unit)):
+                unit.set_custom_all_gather(cast(Any, self._all_gather))
         set_prefetch(units, heads)
         self._unsharded_units = UnshardedUnits(
-            self.unsharded, self._shard_group, exchanges=self._exchanges
+            self.unsharded, self._shard_group, exchanges=self.exchanges
         )
         self._ensure_gathered()
         for unit in self.unsharded:
             self._unsharded_units.use_full_state_dicts(unit)
-        if self._exchanges:
+        if self.exchanges:
             unshard_asynchronously(self.root)
         initialize_root(self.root)
 
@@ -232,7 +246,7 @@ class FullySharded(Sharding):
         """Set DeepSpeed's status attributes, which scripts read from every parameter of stage 3."""
         for parameter in (*self.module.parameters(), *self.masters.values()) if watches else ():
             watch_writes(parameter)
-        for parameter in self._indivisible.parameters:
+        for parameter in self.indivisible.parameters:
             set_gathered_attributes(parameter, parameter, persists=True)
         for record in sharded_parameters_of(self.unsharded):
             set_gathered_attributes(record.unsharded, record.shard, persists=True)
@@ -248,34 +262,12 @@ class FullySharded(Sharding):
                 restore = partial(restore_view, shard=shard, dtype=compute)
                 record.set_view(self._views[shard], restore)
 
-    def _units(self) -> list[FSDPModule]:
+    def units(self) -> list[FSDPModule]:
         return units_of(self.module)
 
     def _resharded_units(self) -> list[FSDPModule]:
         """Return the units that are sharded between steps."""
-        return units_without(self._units(), self.unsharded)
-
-    def _set_collectives(self, unit: FSDPModule, averaging: Averaging) -> None:
-        """Set direct exchange over gloo; elsewhere, reductions other than a plain mean."""
-        wire = self.policy.wire
-        is_plain = averaging.is_plain_mean and self._reduce_dtype is wire
-        if is_plain and not (self._exchanges or self._quantizes_gradients):
-            return
-        unit.set_gradient_divide_factor(1.0)
-        unit.set_force_sum_reduction_for_comms(True)
-        factor = averaging.before * averaging.after
-        if all(record.ranks == 1 for record in sharded_parameters(unit)):
-            # torch gathers and scatters nothing, and sums over copies itself.
-            unit.set_all_reduce_hook(partial(_scale_in_place, factor=factor))
-            return
-        reduce: Any = ScaledReduceScatter(averaging, wire)
-        if self._exchanges:
-            may_wait = partial(self._may_wait, unit)
-            reduce = UnitReduceScatter(self._reductions, factor, wire, may_wait)
-            unit.set_custom_all_gather(cast(Any, self._all_gather))
-        if self._quantizes_gradients:
-            reduce = QuantizedReduceScatter(factor)
-        unit.set_custom_reduce_scatter(reduce)
+        return units_without(self.units(), self.unsharded)
 
     def _quantize_gathers(self, effective: Effective) -> None:
         """Let units that are gathered around their use be gathered in 8 bits, as configured."""
@@ -296,33 +288,18 @@ class FullySharded(Sharding):
         is_smaller = tiles.quantized_bytes(size, tiles.GATHERED_BITS) < size * width
         return is_chosen and is_smaller and record.owner not in self._packed
 
-    def _may_wait(self, unit: FSDPModule) -> bool:
-        """Whether the reduced gradients of ``unit`` are not read before backward ends.
-
-        They are read by a cast, a second reduction over replicas, or accumulation.
-        """
-        return (
-            (self._topology.expert_state_mesh if _has_experts(unit) else self.mesh).ndim == 1
-            and self._offload is None
-            and self.offloaded_gradients is None
-            and all(
-                record.shard.grad is None and record.shard.dtype is self._reduce_dtype
-                for record in sharded_parameters(unit)
-            )
-        )
-
     def _host_masters(self, effective: Effective) -> HostMasters | None:
         """Return host masters for an offloaded optimizer, if gradients are reduced in 16 bits.
 
         With divided experts, whose shards are others' than the rest, shards stay fp32.
         """
         policy, offload = self.policy, OffloadSettings.of(effective)
-        if self._topology.mesh.expert > 1:
+        if self.topology.mesh.expert > 1:
             return None
         if offload is None or not policy.copies_weights or policy.wire is not policy.compute:
             return None
         pin, names = offload.pin_memory and can_pin(), original_names(self.module)
-        rank, ranks = self._topology.rank("states"), self._topology.size("states")
+        rank, ranks = self.topology.rank("states"), self.topology.size("states")
         return HostMasters(names, rank, ranks, dtype=policy.compute, pin=pin)
 
     def _set_dtypes_of_meta(self, module: nn.Module, masters: HostMasters | None) -> None:
@@ -334,21 +311,17 @@ class FullySharded(Sharding):
                 parameter.data = parameter.data.to(dtype)
 
     def _move_shards_to_files(self) -> None:
-        if self._offload is None or self._offload.tier != "nvme":
+        if self.offload is None or self.offload.tier != "nvme":
             return
-        if not self._offload.nvme_path:
+        if not self.offload.nvme_path:
             raise ValueError("zero_optimization.offload_param.device is nvme: set nvme_path")
-        move_shards_to_files(self._units(), self._offload.nvme_path, self._offload.max_in_cpu)
-
-    def _keep_unsharded(self, unit: FSDPModule) -> None:
-        unit.set_reshard_after_backward(False, recurse=False)
-        self.unsharded.append(unit)
+        move_shards_to_files(self.units(), self.offload.nvme_path, self.offload.max_in_cpu)
 
     def _ensure_gathered(self) -> None:
         """Gather the unsharded units one by one, so that only one has separate shards at a time."""
         for unit in self.unsharded:
             unit.unshard()
-            if self._offload is None:
+            if self.offload is None:
                 self._unsharded_units.alias_full(unit)
 
     @property
@@ -357,155 +330,62 @@ class FullySharded(Sharding):
 
     @property
     def _state_group(self) -> dist.ProcessGroup | None:
-        return self._topology.group("states") if self._topology.size("states") > 1 else None
+        return self.topology.group("states") if self.topology.size("states") > 1 else None
 
     @property
     def _expert_group(self) -> dist.ProcessGroup | None:
-        mesh = self._topology.expert_state_mesh
+        mesh = self.topology.expert_state_mesh
         return mesh.get_group(mesh.ndim - 1) if mesh.size(mesh.ndim - 1) > 1 else None
 
     def _shard_group(self, parameter: ShardedParameter) -> dist.ProcessGroup | None:
         """Return the ranks that share a parameter's shards; None for one rank."""
         return self._expert_group if is_of_experts(parameter.shard) else self._state_group
 
-    @property
-    def norm_group(self) -> dist.ProcessGroup | None:
-        name = "all" if self._topology.mesh.expert > 1 else "copy"
-        return self._topology.group(name) if self._topology.size(name) > 1 else None
-
-    @property
-    def _copies(self) -> tuple[int, int]:
-        """This rank's copy of the states, and of those of experts, in the norm's group."""
-        if self._topology.mesh.expert == 1:
-            return 0, 0
-        mesh = self._topology.expert_state_mesh
-        return self._topology.rank("replicate"), mesh.get_local_rank(0) if mesh.ndim > 1 else 0
-
-    @property
-    def reduction_order(self) -> int:
-        return self._order.number
-
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._device.type != "cpu":
             args, kwargs = inputs_to(self._device, args, kwargs)
         self._may_be_gathered = True
         outputs = self.module(*args, **kwargs)
-        if self._offload is not None and not torch.is_grad_enabled():
+        if self.offload is not None and not torch.is_grad_enabled():
             # Its gathers may still be copying pinned shards, which a script, a load or a step may
             # write next. (A step waits for the gradients, which come after those of its backward.)
             drop_unused_gathers(self._resharded_units())
             wait_for_stream(self._device)
         return outputs
 
-    def before_backward(self, loss: Tensor, reduce: bool) -> None:
-        del loss
-        reduce = reduce or (self.reduces_every_micro_step and not self._defers_reduction)
-        if reduce is not self._reduces:  # visits every module
-            self.root.set_requires_gradient_sync(reduce)
-            self._reduces = reduce
-
-    @contextmanager
-    def reduced_at_end(self) -> Iterator[None]:
-        self._defers_reduction = True
-        try:
-            yield
-        finally:
-            self._defers_reduction = False
-        self.root.set_requires_gradient_sync(True)
-        self._reduces = True
-        for unit in self._units():
-            reduce_late_gradients(unit)
-        self.after_backward()
-
-    @torch.no_grad()
     def after_backward(self) -> None:
+        """Free what forward and backward have gathered."""
         self._may_be_gathered = False
-        self._reductions.finish()
-        self._reductions.buffers.clear()
+        self._free_gathered(reduced=True)
+
+    def _free_gathered(self, *, reduced: bool) -> None:
+        """``reduced``: whether the gradients of directly used units have to be reduced."""
         self._all_gather.release()
         if self._direct_use is not None:
-            self._direct_use.after_backward(reduced=True)
-        self._indivisible.accumulate()
-        if self._reduces:
-            self._indivisible.reduce()
-            if self.offloaded_gradients is not None:
-                self.offloaded_gradients.accumulate_late()
-        if self._reduces and self._rounds_sums and self.offloaded_gradients is None:
-            if self._has_sums or self.policy.wire is not self.policy.accumulation:
-                self._round_sums()
-            self._has_sums = True
-
-    def _round_sums(self) -> None:
-        """Round the sums of a window to the accumulation dtype."""
-        sums = [gradient for _, gradient in self.gradients()]
-        if sums:  # empty if all of this backward's reductions are deferred
-            foreach_copy_(sums, [total.to(self.policy.accumulation) for total in sums])
-
-    def unreduced(self) -> Mapping[str, Tensor] | None:
-        if self._reduces:
-            return None
-        names = {master: name for name, master in self.masters.items()}
-        sums = {
-            names[record.shard]: parts[0]
-            if len(parts) == 1
-            else torch.stack([part.float() for part in parts]).sum(0)
-            for record in sharded_parameters_of(self._units())
-            if (parts := list(record.unreduced()))
-        }
-        replicated = self._indivisible.unreduced()
-        return sums | {names[master]: total for master, total in replicated.items()}
-
-    def drop_reduced(self) -> None:
-        super().drop_reduced()
-        self._has_sums = False
-        self._order.restart()
-
-    def drop_gradients(self) -> None:
-        super().drop_gradients()
-        self._indivisible.drop_unreduced()
-        for record in sharded_parameters_of(self._units()) if self.has_model else ():
-            record.drop_unreduced()
-
-    def counted_in_norm(self, gradients: Mapping[str, Tensor]) -> list[Tensor]:
-        """Leave out those that another rank of the norm's group has too."""
-        is_first = self._topology.rank("copy") == 0
-        is_first_part = self._topology.rank("tensor") == 0
-        copy, expert_copy = self._copies
-        return [
-            gradient
-            for name, gradient in gradients.items()
-            if (is_first or isinstance(self.masters[name], DTensor))
-            and (is_first_part or is_split(self.masters[name]))
-            and (expert_copy if is_of_experts(self.masters[name]) else copy) == 0
-        ]
+            self._direct_use.after_backward(reduced=reduced)
 
     def after_update(self, *, frozen: bool = True) -> None:
         if self._may_be_gathered:
             self.release()  # they have the old values
         self._unsharded_units.refresh(frozen=frozen)
-        self._indivisible.refresh()
+        self.indivisible.refresh()
 
     def before_move(self) -> None:
-        for record in sharded_parameters_of(self._units()):
+        for record in sharded_parameters_of(self.units()):
             record.set_view(record.shard)
 
     def restore(self) -> None:
         for unit in self.unsharded:
             unit.reshard()
         self._ensure_gathered()
-        self._indivisible.restore()
+        self.indivisible.restore()
         if self._is_stage_3:
             self._set_views()
 
-    def abort_pass(self, *, in_backward: bool) -> None:
-        self._reductions.finish()
-        self._reductions.buffers.clear()
+    def abort_pass(self) -> None:
+        """Reset after a failed pass, so that forward can run again."""
         abort_pass(self.root)
-        for record in sharded_parameters_of(self._units()) if in_backward else ():
-            record.drop_unreduced()
-        self._all_gather.release()
-        if self._direct_use is not None:
-            self._direct_use.after_backward(reduced=False)
+        self._free_gathered(reduced=False)
         self._ensure_gathered()
 
     @contextmanager
@@ -516,7 +396,7 @@ class FullySharded(Sharding):
             return
         self.release()
         if once is None:
-            once = fit(units, self.policy.compute, self._device, self._topology.group("all"))
+            once = fit(units, self.policy.compute, self._device, self.topology.group("all"))
         if not once:
             yield False
             return
@@ -545,12 +425,3 @@ class FullySharded(Sharding):
         if not isinstance(master, DTensor):
             return tensor
         return as_shard(local_slice_of(tensor, master).to(master.device, copy=True), master)
-
-
-def _scale_in_place(gradients: Tensor, *, factor: float) -> None:
-    gradients.mul_(factor)
-
-
-def _has_experts(unit: FSDPModule) -> bool:
-    """Whether the unit has divided experts, and nothing else."""
-    return any(is_of_experts(record.shard) for record in sharded_parameters(unit))

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from dsengine.optimizers.precision import Policy
 from dsengine.parameters.names import own_parameters
 from dsengine.parameters.shards import is_indivisible
-from dsengine.sharding.reduction import Averaging
 from dsengine.sharding.to_device import move_parameters
 from dsengine.sharding.zero.dtype_view import write
 from dsengine.sharding.zero.partitioned import keep_fp32_where_unchanged
@@ -30,7 +29,7 @@ class Indivisible:
     Until ``initialize``, ``masters`` are the original parameters.
     """
 
-    def __init__(self, module: nn.Module, averaging: Averaging, group: dist.ProcessGroup) -> None:
+    def __init__(self, module: nn.Module, group: dist.ProcessGroup) -> None:
         """``group``: the ranks whose gradients are averaged."""
         self._group = group
         self.parameters = [p for p in module.parameters() if is_indivisible(p)]
@@ -38,7 +37,6 @@ class Indivisible:
         self._with_master: list[tuple[nn.Parameter, nn.Parameter]] = []
         """(parameter in the compute dtype, its trained fp32 master)."""
         self._trained = [p for p in self.parameters if p.requires_grad]
-        self._factor = averaging.before * averaging.after
         self._unreduced: dict[nn.Parameter, Tensor] = {}
         """This rank's unreduced fp32 sums, of parameters with a separate master."""
         self._reduced: dict[nn.Parameter, tuple[Tensor, Tensor]] = {}
@@ -103,8 +101,10 @@ class Indivisible:
                 parameter.grad = None
 
     @torch.no_grad()
-    def reduce(self) -> None:
-        """Sum new gradients over ranks. Collective if there are trained parameters.
+    def reduce(self, factor: float) -> None:
+        """Sum new gradients over ranks, times ``factor``.
+
+        Collective if there are trained parameters.
 
         The host reads whether other ranks have used a parameter only if this one has not: it would
         wait for the device.
@@ -113,7 +113,7 @@ class Indivisible:
             return
         self.accumulate()
         self._copy_writes()
-        new = [self._new_gradient(p).flatten() * self._factor for p in self._trained]
+        new = [self._new_gradient(p).flatten() * factor for p in self._trained]
         used = [p in self._unreduced or p.grad is not None for p in self._trained]
         flags = [new[0].new_full((1,), float(flag)) for flag in used]
         message = torch.cat([*new, *flags])

@@ -9,11 +9,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dsconfig import Effective, Plan
+from dsconfig import Effective
 from dsengine.optimizers.precision import Policy
-from dsengine.sharding.base import Sharding
+from dsengine.sharding.base import Gradients, Sharding
 from dsengine.sharding.reduction import Averaging, all_reduce_hook
 from dsengine.sharding.window_sums import WindowSums
+from dsengine.tiers import OffloadedGradients
 from dsengine.tiers.memory import MEBI
 from dsengine.torch_private.groups import arm_reducer
 from dsengine.torch_private.tensors import foreach_copy_
@@ -21,7 +22,47 @@ from dsengine.torch_private.units import inputs_to
 
 
 class Replicated(Sharding):
-    """Parameters in the compute dtype; in mixed precision, fp32 masters of the trained ones.
+    """Parameters in the compute dtype; in mixed precision, fp32 masters of the trained ones."""
+
+    has_forward_collectives = False
+
+    def __init__(self, module: nn.Module, policy: Policy) -> None:
+        super().__init__(module)
+        self.parameters = dict(module.named_parameters())
+        self.masters = dict(self.parameters)
+        if policy.is_mixed:
+            self.masters = {name: _master(p, policy.master) for name, p in self.parameters.items()}
+            for parameter in self.parameters.values():
+                if parameter.is_floating_point():
+                    parameter.data = parameter.data.to(policy.compute)
+        self.pairs = [
+            (parameter, self.masters[name])
+            for name, parameter in self.parameters.items()
+            if self.masters[name] is not parameter
+        ]
+        """Parameters with another master."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        device = next((p.device for p in self.parameters.values()), torch.device("cpu"))
+        if device.type != "cpu":
+            args, kwargs = inputs_to(device, args, kwargs)
+        return self.module(*args, **kwargs)
+
+    def detach(self) -> None:
+        super().detach()
+        with torch.no_grad():
+            for parameter, master in self.pairs:
+                parameter.data = master.data
+
+    @torch.no_grad()
+    def after_update(self, *, frozen: bool = True) -> None:
+        del frozen  # a frozen parameter is its own master
+        if self.pairs:
+            foreach_copy_([p for p, _ in self.pairs], [m for _, m in self.pairs])
+
+
+class ReplicatedGradients(Gradients):
+    """Gradients that DistributedDataParallel averages.
 
     [Note: when DistributedDataParallel reduces]
     Its forward decides whether the next backward reduces. A script may declare the end of a window
@@ -35,27 +76,20 @@ class Replicated(Sharding):
     that refuses unused parameters, or has sparse gradients, needs the search.
     """
 
-    has_forward_collectives = False
-
     def __init__(
-        self, module: nn.Module, plan: Plan, policy: Policy, group: dist.ProcessGroup
+        self,
+        sharding: Replicated,
+        offloaded: OffloadedGradients | None,
+        effective: Effective,
+        policy: Policy,
+        group: dist.ProcessGroup,
     ) -> None:
         """``group``: the ranks whose gradients are averaged."""
-        super().__init__(module)
+        super().__init__(sharding, offloaded)
+        self._module = module = sharding.module
+        self._parameters, self._pairs = sharding.parameters, sharding.pairs
         self._group = group
-        self._parameters = dict(module.named_parameters())
-        self.masters = dict(self._parameters)
-        if policy.is_mixed:
-            self.masters = {name: _master(p, policy.master) for name, p in self._parameters.items()}
-            for parameter in self._parameters.values():
-                if parameter.is_floating_point():
-                    parameter.data = parameter.data.to(policy.compute)
-        self._pairs = [
-            (parameter, self.masters[name])
-            for name, parameter in self._parameters.items()
-            if self.masters[name] is not parameter
-        ]
-        self._sums = self._window_sums(plan.effective, policy)
+        self._sums = self._window_sums(effective, policy)
         self._reduced = False
         self._has_unreduced = False
         """Whether gradients of the last backward are to be reduced by a later one."""
@@ -63,8 +97,8 @@ class Replicated(Sharding):
         self._ready: list[Tensor] = []
         """Parameters whose gradient the current backward has computed."""
         has_sparse = any(getattr(each, "sparse", None) is True for each in module.modules())
-        self._searches = has_sparse or not plan.effective.zero.ignore_unused_parameters
-        self._wrap_model = partial(self._wrap, plan.effective, policy, has_sparse)
+        self._searches = has_sparse or not effective.zero.ignore_unused_parameters
+        self._wrap_model = partial(self._wrap, effective, policy, has_sparse)
         self._parallel = self._wrap_model()
         self._has_reducer = self._parallel is not None
         counts = self._has_reducer and not self._searches
@@ -77,7 +111,8 @@ class Replicated(Sharding):
         if policy.accumulation is policy.compute:
             return None
         averaging = Averaging.of(effective, self._group.size())
-        return WindowSums(self._parameters.values(), policy.accumulation, averaging, policy.wire)
+        parameters = list(self._parameters.values())
+        return WindowSums(parameters, policy.accumulation, averaging, policy.wire)
 
     def _wrap(
         self, effective: Effective, policy: Policy, has_sparse: bool
@@ -87,7 +122,7 @@ class Replicated(Sharding):
         first = self._trained[0]
         bucket_bytes = effective.zero.reduce_bucket_size * first.element_size()
         parallel = DistributedDataParallel(
-            _WithUnusedParameter(self.module, first) if self._searches else self.module,
+            _WithUnusedParameter(self._module, first) if self._searches else self._module,
             process_group=self._group,
             init_sync=False,
             bucket_cap_mb=min(
@@ -105,12 +140,6 @@ class Replicated(Sharding):
             parallel.register_comm_hook(self._group, all_reduce_hook(averaging, policy.wire))
         return parallel
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        device = next((p.device for p in self._parameters.values()), torch.device("cpu"))
-        if device.type != "cpu":
-            args, kwargs = inputs_to(device, args, kwargs)
-        return self.module(*args, **kwargs)
-
     def before_backward(self, loss: Tensor, reduce: bool) -> None:
         self._reduced = self._parallel is not None and reduce
         self._has_unreduced = not reduce
@@ -126,15 +155,6 @@ class Replicated(Sharding):
         if in_backward and self._has_reducer:
             self._parallel = None  # free its buckets before allocating new ones
             self._parallel = self._wrap_model()
-
-    def detach(self) -> None:
-        super().detach()
-        self._parallel = None  # also removes the reducer's hooks on the parameters
-        for hook in self._hooks:
-            hook.remove()
-        with torch.no_grad():
-            for parameter, master in self._pairs:
-                parameter.data = master.data
 
     def after_backward(self) -> None:
         if self._reduced and not self._searches and len(self._ready) < len(self._trained):
@@ -162,12 +182,12 @@ class Replicated(Sharding):
             parameter.requires_grad_(False)
             parameter.grad = None
 
-    def gradients(self) -> Iterator[tuple[str, Tensor]]:
+    def reduced(self) -> Iterator[tuple[str, Tensor]]:
         self._move_to_masters()
-        for name, gradient in super().gradients():
+        for name, gradient in super().reduced():
             if gradient.is_sparse:
                 # Values of a coalesced gradient can be scaled in place.
-                gradient = self.masters[name].grad = gradient.coalesce()
+                gradient = self._masters[name].grad = gradient.coalesce()
                 yield name, gradient.values()
             else:
                 yield name, gradient
@@ -179,15 +199,15 @@ class Replicated(Sharding):
             self._sums.clear()
             for name, total in totals.items():
                 if total is not None:
-                    self.masters[name].grad = total.to(self.masters[name].dtype)
+                    self._masters[name].grad = total.to(self._masters[name].dtype)
         for parameter, master in self._pairs:
             if parameter.grad is not None:
                 master.grad = parameter.grad.to(master.dtype)
                 parameter.grad = None
 
-    def names_without_gradient(self) -> list[str]:
+    def missing(self) -> list[str]:
         self._move_to_masters()
-        return super().names_without_gradient()
+        return super().missing()
 
     def unreduced(self) -> Mapping[str, Tensor] | None:
         if not self._has_unreduced:
@@ -204,16 +224,16 @@ class Replicated(Sharding):
     def unreduced_sums(self) -> Iterable[Tensor]:
         return () if self._sums is None else self._sums
 
-    def drop_gradients(self) -> None:
-        super().drop_gradients()
+    def drop(self) -> None:
+        super().drop()
         if self._sums is not None:
             self._sums.clear()
 
-    @torch.no_grad()
-    def after_update(self, *, frozen: bool = True) -> None:
-        del frozen  # a frozen parameter is its own master
-        if self._pairs:
-            foreach_copy_([p for p, _ in self._pairs], [m for _, m in self._pairs])
+    def release(self) -> None:
+        super().release()
+        self._parallel = None  # also removes the reducer's hooks on the parameters
+        for hook in self._hooks:
+            hook.remove()
 
 
 class _WithUnusedParameter(nn.Module):

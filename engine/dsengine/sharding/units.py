@@ -1,6 +1,7 @@
 """The units of a model under ``fully_shard``."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 """Modules that are never called, so their hooks would gather nothing."""
 
 
+@dataclass(eq=False)
 class UnitSharder:
     """Shards the modules of ``root`` over ``mesh``.
 
@@ -38,47 +40,34 @@ class UnitSharder:
     copies of the parameters. ``ignored``: parameters to leave as they are.
     """
 
-    def __init__(
-        self,
-        root: nn.Module,
-        mesh: DeviceMesh,
-        group: dist.ProcessGroup,
-        expert_mesh: DeviceMesh | None,
-        device: torch.device,
-        policy: Policy,
-        *,
-        cast_inputs: bool,
-        reduce_dtype: torch.dtype,
-        offload: Any,
-        masters: HostMasters | None,
-        ignored: Iterable[nn.Parameter],
-    ) -> None:
-        self._root = root
-        self._mesh = mesh
-        self._group = group
-        self._expert_mesh = expert_mesh
-        self._device = device
-        self._policy = policy
-        self._cast_inputs = cast_inputs
-        self._reduce_dtype = reduce_dtype
-        self._offload = offload
-        self._masters = masters
-        self._ignored = set(ignored)
-        self.unsharded: list[FSDPModule] = []
-        """Heads of units that the plan does not gather around their use."""
-        self._reshard_meshes: dict[int, Any] = {}
-        """Meshes for resharding to fewer ranks, by number of ranks."""
-        self._in_leaves: set[nn.Module] = set()
+    root: nn.Module
+    mesh: DeviceMesh
+    group: dist.ProcessGroup
+    expert_mesh: DeviceMesh | None
+    device: torch.device
+    policy: Policy
+    cast_inputs: bool
+    reduce_dtype: torch.dtype
+    offload: Any
+    masters: HostMasters | None
+    ignored: Iterable[nn.Parameter]
+    unsharded: list[FSDPModule] = field(init=False, default_factory=list[FSDPModule])
+    """Heads of units that the plan does not gather around their use."""
+    _reshard_meshes: dict[int, Any] = field(init=False, default_factory=dict[int, Any])
+    """Meshes for resharding to fewer ranks, by number of ranks."""
+    _in_leaves: set[nn.Module] = field(init=False, default_factory=set[nn.Module])
+
+    def __post_init__(self) -> None:
         reduce_hook_costs()
 
     def shard_leaf(self, leaf: nn.Module, *, gather: bool) -> None:
         """Make one unit of a leaf and its submodules; ``gather`` it around its use."""
         self._in_leaves.update(leaf.modules())
-        is_root = leaf is self._root
+        is_root = leaf is self.root
         self.shard(
             [leaf],
             reshard_after_forward=gather and not is_root,
-            cast_inputs=self._cast_inputs and not is_root,
+            cast_inputs=self.cast_inputs and not is_root,
             gather=gather,
         )
 
@@ -87,7 +76,7 @@ class UnitSharder:
 
         A layer with several names belongs to the unit of its first name.
         """
-        submodules = dict.fromkeys(self._root.get_submodule(name) for name in unit.modules)
+        submodules = dict.fromkeys(self.root.get_submodule(name) for name in unit.modules)
         modules = [
             submodule
             for submodule in submodules
@@ -96,12 +85,12 @@ class UnitSharder:
         ]
         if not modules:
             return None
-        is_root = self._root in modules
+        is_root = self.root in modules
         gather = unit.gather and (is_root or not uses_external(*modules))
         self.shard(
             modules,
             reshard_after_forward=unit.reshard_after_forward if gather else False,
-            cast_inputs=self._cast_inputs and not is_root,
+            cast_inputs=self.cast_inputs and not is_root,
             gather=gather,
         )
         return as_unit(modules[0])
@@ -121,13 +110,13 @@ class UnitSharder:
         divided = self._divided_experts(modules)
         for experts in divided:
             reshard = bool(reshard_after_forward)
-            self._shard(self._expert_mesh, [experts], reshard, cast_inputs=False)
+            self._shard(self.expert_mesh, [experts], reshard, cast_inputs=False)
             if not gather:
                 self.unsharded.append(as_unit(experts))
         others = [module for module in modules if module not in divided]
         if not others:
             return
-        self._shard(self._mesh, others, reshard_after_forward, cast_inputs=cast_inputs)
+        self._shard(self.mesh, others, reshard_after_forward, cast_inputs=cast_inputs)
         if not gather:
             self.unsharded.append(as_unit(others[0]))
 
@@ -150,16 +139,16 @@ class UnitSharder:
     ) -> None:
         to_fewer = not isinstance(reshard_after_forward, bool)
         mesh = self._reshard_meshes.get(reshard_after_forward) if to_fewer else None
-        with on_device(modules, self._device, self._policy.storage_dtype, self._group) as full:
-            if self._masters is not None:
-                self._masters.extract([*full, *split_parts(modules)])
+        with on_device(modules, self.device, self.policy.storage_dtype, self.group) as full:
+            if self.masters is not None:
+                self.masters.extract([*full, *split_parts(modules)])
             fully_shard(
                 modules if len(modules) > 1 else modules[0],  # type: ignore[arg-type]
                 mesh=over,
                 reshard_after_forward=True if mesh else reshard_after_forward,
                 mp_policy=self._mixed_precision(cast_inputs),
-                offload_policy=offload_policy(self._offload),
-                ignored_params=self._ignored,
+                offload_policy=offload_policy(self.offload),
+                ignored_params=set(self.ignored),
             )
         for submodule in modules:
             _keep_class_name(type(submodule))
@@ -167,11 +156,11 @@ class UnitSharder:
             self._reshard_meshes[reshard_after_forward] = reshard_within(as_unit(modules[0]), mesh)
 
     def _mixed_precision(self, cast_inputs: bool) -> MixedPrecisionPolicy:
-        compute, reduce = self._policy.compute, self._reduce_dtype
+        compute, reduce = self.policy.compute, self.reduce_dtype
         # If omitted, it is the compute dtype, and since torch 2.15 the dtype of the shards.
-        explicit = self._policy.is_mixed or reduce is not compute
+        explicit = self.policy.is_mixed or reduce is not compute
         return MixedPrecisionPolicy(
-            param_dtype=compute if self._policy.is_mixed else None,
+            param_dtype=compute if self.policy.is_mixed else None,
             reduce_dtype=reduce if explicit else None,
             cast_forward_inputs=cast_inputs,
         )

@@ -10,7 +10,7 @@ own.
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -22,7 +22,7 @@ from torch.distributed.fsdp import FSDPModule
 from dsconfig import tiles
 from dsengine.communication.devices import can_coalesce
 from dsengine.communication.exchange import start_gather
-from dsengine.parameters.chunks import chunk_of
+from dsengine.parameters.shards import chunk_of
 from dsengine.torch_private.groups import all_gather_flat, start_gathers
 from dsengine.torch_private.tensors import foreach_copy_, local_part, preserve_versions
 from dsengine.torch_private.units import (
@@ -101,26 +101,21 @@ def _write_through(parameter: ShardedParameter) -> None:
     parameter.owner.register_load_state_dict_post_hook(refresh)
 
 
+@dataclass(eq=False)
 class UnshardedUnits:
     """Keeps ``units`` gathered; ``group_of`` returns the ranks that share a parameter's shards.
 
     ``exchanges``: gather over gloo by direct exchange.
     """
 
-    def __init__(
-        self,
-        units: Sequence[FSDPModule],
-        group_of: Callable[[ShardedParameter], dist.ProcessGroup | None],
-        *,
-        exchanges: bool,
-    ) -> None:
-        self._units = units
-        self._group_of = group_of
-        self._exchanges = exchanges
-        self._entries: list[_Entry] = []
-        self._all = self._trained = _Batch()
-        self._trains: list[bool] = []
-        """By entry, whether it was trained when ``_trained`` was built."""
+    units: Sequence[FSDPModule]
+    group_of: Callable[[ShardedParameter], dist.ProcessGroup | None]
+    exchanges: bool
+    _entries: list[_Entry] = field(init=False, default_factory=list[_Entry])
+    _all: _Batch = field(init=False, default=_Batch())
+    _trained: _Batch = field(init=False, default=_Batch())
+    _trains: list[bool] = field(init=False, default_factory=list[bool])
+    """By entry, whether it was trained when ``_trained`` was built."""
 
     def use_full_state_dicts(self, unit: FSDPModule) -> None:
         """Save and load the full parameters of a gathered unit with state dicts.
@@ -169,7 +164,7 @@ class UnshardedUnits:
             self._unpack(flat, entries)
 
     def _rebuild(self) -> None:
-        self._entries = [self._entry(record) for record in sharded_parameters_of(self._units)]
+        self._entries = [self._entry(record) for record in sharded_parameters_of(self.units)]
         self._all = _Batch.of(self._entries)
         self._trains = []
 
@@ -183,7 +178,7 @@ class UnshardedUnits:
 
     def _entry(self, parameter: ShardedParameter) -> _Entry:
         full = parameter.flat_unsharded
-        own, group = full.view(parameter.ranks, -1)[parameter.rank], self._group_of(parameter)
+        own, group = full.view(parameter.ranks, -1)[parameter.rank], self.group_of(parameter)
         return _Entry(parameter, group, parameter.leaves, parameter.flat_shard, full, own)
 
     def _pack(self, entries: Sequence[_Entry]) -> Tensor:
@@ -206,7 +201,7 @@ class UnshardedUnits:
 
         Over NCCL in one launch: each launch costs host time, and has a latency on the device.
         """
-        if self._exchanges:
+        if self.exchanges:
             return [start_gather(full, own, group) for full, own in pairs]
         if can_coalesce(group):
             return [start_gathers(pairs, group)]

@@ -6,7 +6,8 @@ are moved to the sums after each of their backwards; in the last backward the ho
 to the sums and reduces those in the communication dtype instead of the bucket.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,21 +18,15 @@ from dsengine.sharding.reduction import Averaging
 from dsengine.torch_private.tensors import foreach_copy_, foreach_mul_
 
 
+@dataclass(eq=False)
 class WindowSums:
     """Gradient sums over the window by parameter, in ``dtype``."""
 
-    def __init__(
-        self,
-        parameters: Iterable[nn.Parameter],
-        dtype: torch.dtype,
-        averaging: Averaging,
-        wire: torch.dtype,
-    ) -> None:
-        self._parameters = list(parameters)
-        self._dtype = dtype
-        self._averaging = averaging
-        self._wire = wire
-        self._sums: dict[nn.Parameter, Tensor] = {}
+    parameters: Sequence[nn.Parameter]
+    dtype: torch.dtype
+    averaging: Averaging
+    wire: torch.dtype
+    _sums: dict[nn.Parameter, Tensor] = field(init=False, default_factory=dict[Any, Tensor])
 
     @torch.no_grad()
     def accumulate(self) -> None:
@@ -40,14 +35,14 @@ class WindowSums:
         Zeros instead of None: the reducer tracks over a window which parameters had a gradient and
         requires one there.
         """
-        for parameter in self._parameters:
+        for parameter in self.parameters:
             if parameter.grad is not None:
                 self._add(parameter, parameter.grad)
                 parameter.grad.zero_()
 
     def keep_reduced(self) -> None:
         """After a reduction, drop sums that the hook added for parameters without a gradient."""
-        for parameter in self._parameters:
+        for parameter in self.parameters:
             if parameter.grad is None:
                 self._sums.pop(parameter, None)
             parameter.grad = None
@@ -63,7 +58,7 @@ class WindowSums:
 
     def clear(self) -> None:
         self._sums.clear()
-        for parameter in self._parameters:
+        for parameter in self.parameters:
             parameter.grad = None
 
     @torch.no_grad()
@@ -79,18 +74,18 @@ class WindowSums:
             self._add(parameter, gradient)
         sums = [self._sums[parameter] for parameter in parameters]
         sent, parts = bucket.buffer(), gradients
-        if sent.dtype is not self._wire:
-            sent = torch.empty_like(sent, dtype=self._wire)
+        if sent.dtype is not self.wire:
+            sent = torch.empty_like(sent, dtype=self.wire)
             sizes = [total.numel() for total in sums]
             parts = [p.view_as(s) for p, s in zip(sent.split(sizes), sums, strict=True)]
         foreach_copy_(parts, sums)
-        sent.mul_(self._averaging.before)
+        sent.mul_(self.averaging.before)
         work = dist.all_reduce(sent, group=group, async_op=True)
         assert work is not None
 
         def finish(_: Any) -> Tensor:
             foreach_copy_(sums, parts)
-            foreach_mul_(sums, self._averaging.after)
+            foreach_mul_(sums, self.averaging.after)
             return bucket.buffer()
 
         return work.get_future().then(finish)
@@ -104,4 +99,4 @@ class WindowSums:
         if parameter in self._sums:
             self._sums[parameter].add_(gradient)
         else:
-            self._sums[parameter] = gradient.to(self._dtype, copy=True)
+            self._sums[parameter] = gradient.to(self.dtype, copy=True)

@@ -6,12 +6,12 @@ from torch import Tensor, nn
 from torch.optim import Adafactor, Optimizer
 
 import dsconfig
+from dsconfig.features.table import FEATURES
 from dsengine.optimizers.adafactor import AdafactorBinding
 from dsengine.optimizers.binding import Binding, NoOptimizerBinding, check_supported, is_sharded
 from dsengine.optimizers.blockwise import BlockwiseBinding, is_blockwise
 from dsengine.parameters.shards import is_of_experts, is_split
-from dsengine.tiers.host import HostBinding
-from dsengine.tiers.nvme import NvmeBinding
+from dsengine.tiers.binding import OffloadedBinding
 from dsengine.tiers.offloaded_gradients import OffloadedGradients
 from dsengine.tiers.settings import OffloadSettings
 
@@ -32,11 +32,7 @@ def bind(
         return NoOptimizerBinding(masters)
     parts = [each for each in masters.values() if is_split(each) or is_of_experts(each)]
     if type(optimizer) is Adafactor and parts:
-        raise ValueError(
-            "Adafactor divides its states by the rows and columns of full weights, which split "
-            "layers and divided experts do not have: use AdamW, or set "
-            "tensor_parallel.autotp_size and expert_parallel.autoep_size to 1"
-        )
+        raise ValueError(FEATURES["adafactor_of_parts"].text)
     settings = OffloadSettings.of(effective)
     if settings is None:
         kind = Binding
@@ -45,8 +41,9 @@ def bind(
             kind = BlockwiseBinding if is_blockwise(optimizer) else kind
         return kind(optimizer, masters)
     check_supported(optimizer, sharded=True)
-    kind = HostBinding if settings.nvme_path is None else NvmeBinding
-    return kind(optimizer, masters, settings, {} if host_masters is None else host_masters)
+    return OffloadedBinding(
+        optimizer, masters, settings, {} if host_masters is None else host_masters
+    )
 
 
-__all__ = ["HostBinding", "NvmeBinding", "OffloadSettings", "OffloadedGradients", "bind"]
+__all__ = ["OffloadSettings", "OffloadedBinding", "OffloadedGradients", "bind"]

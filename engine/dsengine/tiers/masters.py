@@ -1,17 +1,19 @@
 """fp32 masters on the host, copied from each unit while it is sharded; the device keeps 16 bits."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils import swap_tensors
 
-from dsengine.parameters.chunks import chunk_of
+from dsengine.parameters.shards import chunk_of
 from dsengine.tiers import memory
 from dsengine.torch_private.tensors import as_shard, local_part
 
 
+@dataclass(eq=False)
 class HostMasters:
     """This rank's fp32 master shards, ``parts``, by the names in ``originals``.
 
@@ -19,20 +21,12 @@ class HostMasters:
     ``ranks``. ``dtype``: the dtype of the parameters left on the device.
     """
 
-    def __init__(
-        self,
-        originals: Mapping[Tensor, str],
-        rank: int,
-        ranks: int,
-        *,
-        dtype: torch.dtype,
-        pin: bool,
-    ) -> None:
-        self.parts: dict[str, Tensor] = {}
-        self.dtype = dtype
-        self._originals = originals
-        self._rank, self._ranks = rank, ranks
-        self._pin = pin
+    originals: Mapping[Tensor, str]
+    rank: int
+    ranks: int
+    dtype: torch.dtype
+    pin: bool
+    parts: dict[str, Tensor] = field(init=False, default_factory=dict[str, Tensor])
 
     @staticmethod
     def have(parameter: nn.Parameter) -> bool:
@@ -45,8 +39,8 @@ class HostMasters:
         for parameter in full:
             if self.have(parameter):
                 local = local_part(parameter.data)
-                own = chunk_of(local, self._rank, self._ranks)
-                self.store(self._originals[parameter], own)
+                own = chunk_of(local, self.rank, self.ranks)
+                self.store(self.originals[parameter], own)
                 if isinstance(parameter, DTensor):  # a part of a split layer
                     part = as_shard(local.to(self.dtype), parameter)
                     swap_tensors(parameter, nn.Parameter(part, parameter.requires_grad))
@@ -56,4 +50,4 @@ class HostMasters:
     @torch.no_grad()
     def store(self, name: str, part: Tensor) -> None:
         """Copy this rank's shard of parameter ``name``, of any dtype."""
-        self.parts[name] = memory.empty_on_host(part.shape, pin=self._pin).copy_(part)
+        self.parts[name] = memory.empty_on_host(part.shape, pin=self.pin).copy_(part)

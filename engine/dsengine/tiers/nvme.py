@@ -14,13 +14,13 @@ A parameter's states are contiguous in each segment, across tiles. So code that 
 pages data in and out.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
 from dsconfig import tiles
 from dsengine.tiers import memory
@@ -35,40 +35,31 @@ from dsengine.tiers.files import (
     remove_directory,
     wait,
 )
-from dsengine.tiers.host import HostBinding, sharded_like
-from dsengine.tiers.settings import OffloadSettings
-from dsengine.tiers.tiles import Piece, Tile, states_per_element
-from dsengine.torch_private.tensors import local_part
+from dsengine.tiers.storage import HostStorage
+from dsengine.tiers.tiles import Piece, Tile
 
 
-class NvmeBinding(HostBinding):
-    """A HostBinding that stores its host tiles in a file between updates."""
+@dataclass(eq=False)
+class FileStorage(HostStorage):
+    """Parts and states of host tiles in a file between updates; those on the device in memory."""
 
-    PINS_PARTS = False
-    """Parts are moved to the file immediately, and torch never frees pinned memory."""
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        masters: Mapping[str, nn.Parameter],
-        settings: OffloadSettings,
-        host_masters: dict[str, Tensor],
-    ) -> None:
-        super().__init__(optimizer, masters, settings, host_masters)
+    def __post_init__(self) -> None:
         self._offsets: dict[str, int] = {}
         """Offset of a parameter's elements in each segment."""
         elements = 0
-        for tile in self.host_tiles:
+        for tile in self.tiles:
             for piece in tile.pieces:
                 self._offsets.setdefault(piece.name, elements)
                 elements += piece.elements
+        self._shapes = {name: self.parts[name].shape for name in self._offsets}
         self._segment_bytes = aligned(elements * tiles.ELEMENT_BYTES)
-        needed = self._tensors_per_tile * self._segment_bytes
-        self.directory = fresh_directory(settings.nvme_path or ".", "optimizer", needed)
+        per_tile = self._tensors_per_tile
+        needed = per_tile * self._segment_bytes
+        self.directory = fresh_directory(self.settings.nvme_path or ".", "optimizer", needed)
         self._file = UnnamedFile(self.directory / "states", needed)
-        self._io = FileIO(settings.in_flight, settings.block_bytes)
-        count = tiles.buffers(settings.buffer_count, self._tensors_per_tile, len(self.host_tiles))
-        size = self._tensors_per_tile * _bytes_of(self.host_tiles[0]) if self.host_tiles else 0
+        self._io = FileIO(self.settings.in_flight, self.settings.block_bytes)
+        count = tiles.buffers(self.settings.buffer_count, per_tile, len(self.tiles))
+        size = per_tile * _bytes_of(self.tiles[0]) if self.tiles else 0
         self._buffers = [Buffer(size) for _ in range(count)]
         self._transfers: dict[int, list[Future[None]]] = {}
         """Pending transfers by buffer."""
@@ -83,26 +74,21 @@ class NvmeBinding(HostBinding):
     @property
     def _tensors_per_tile(self) -> int:
         """Number of tile-sized tensors that are transferred per update."""
-        return 1 + len(self._entries)
-
-    def _tile_elements(self) -> int:
-        return tiles.filed_tile_elements(self.settings.sub_group_size, self._tensors_per_tile)
+        return 1 + len(self.entries)
 
     def _extent(self, number: int | None) -> Extent | None:
         """Return a tile's extent in the file; None for no tile or a nonexistent one."""
-        if number is None or number >= len(self.host_tiles):
+        if number is None or number >= len(self.tiles):
             return None
-        first = number * _bytes_of(self.host_tiles[0])
+        first = number * _bytes_of(self.tiles[0])
         starts = (i * self._segment_bytes + first for i in range(self._tensors_per_tile))
-        return self._file.part(tuple(starts), _bytes_of(self.host_tiles[number]))
+        return self._file.part(tuple(starts), _bytes_of(self.tiles[number]))
 
-    def _tiles_in_order(self) -> Iterator[Tile]:
-        """Yield the device tiles, then each host tile while it is loaded."""
-        yield from self.device_tiles
+    def loaded(self) -> Iterator[Tile]:
         count = len(self._buffers)
         for number in range(count):
             self._transfer(number, read=number)
-        for number, tile in enumerate(self.host_tiles):
+        for number, tile in enumerate(self.tiles):
             self._load_tile(tile, number % count)
             yield tile
             self._loaded = {}
@@ -128,15 +114,15 @@ class NvmeBinding(HostBinding):
         for buffer in list(self._transfers):
             wait(self._transfers.pop(buffer))
 
-    def _weights(self, piece: Piece) -> Tensor:
+    def weights(self, piece: Piece) -> Tensor:
         segments = self._loaded_segments(piece)
-        return super()._weights(piece) if segments is None else segments[0]
+        return super().weights(piece) if segments is None else segments[0]
 
-    def _moments(self, piece: Piece) -> dict[str, Tensor]:
+    def moments(self, piece: Piece) -> dict[str, Tensor]:
         segments = self._loaded_segments(piece)
         if segments is None:
-            return super()._moments(piece)
-        return dict(zip(self._entries, segments[1:], strict=True))
+            return super().moments(piece)
+        return dict(zip(self.entries, segments[1:], strict=True))
 
     def _loaded_segments(self, piece: Piece) -> Tensor | None:
         """Return (segments, elements) of a piece in the loaded tile; None if it is not loaded."""
@@ -148,23 +134,23 @@ class NvmeBinding(HostBinding):
     def _stored_states(self, name: str) -> dict[str, Tensor]:
         if name not in self._offsets:
             return super()._stored_states(name)
-        return {entry: _empty() for entry in self._entries}
+        return {entry: _empty() for entry in self.entries}
 
     def _views_of(self, name: str, view: View) -> tuple[Tensor, dict[str, Tensor]]:
         """Return views of the file for a part and its states."""
-        shape, length = local_part(self.masters[name]).shape, self._segment_bytes
+        shape, length = self._shapes[name], self._segment_bytes
         starts = (
             self._offsets[name] + i * length // tiles.ELEMENT_BYTES
             for i in range(self._tensors_per_tile)
         )
         weights, *moments = (view(start, shape.numel()).view(shape) for start in starts)
-        return weights, dict(zip(self._entries, moments, strict=True))
+        return weights, dict(zip(self.entries, moments, strict=True))
 
     @torch.no_grad()
     def _move_to_file(self, view: View) -> None:
         """Write tensors that are not in the file yet, and replace all by empty ones."""
         for name in self._offsets:
-            part, (weights, moments) = self.shards[name], self._views_of(name, view)
+            part, (weights, moments) = self.parts[name], self._views_of(name, view)
             _copy_to_file(part.detach(), weights)
             part.data = _empty()
             state = self.optimizer.state.get(part) or {}
@@ -177,35 +163,25 @@ class NvmeBinding(HostBinding):
         """Make parts and states views of the file inside."""
         with self._file.mapped() as view:
             for name in self._offsets:
-                self.shards[name].data, moments = self._views_of(name, view)
-                state = self.optimizer.state.get(self.shards[name]) or {}
+                self.parts[name].data, moments = self._views_of(name, view)
+                state = self.optimizer.state.get(self.parts[name]) or {}
                 state.update({entry: moments[entry] for entry in state.keys() & moments.keys()})
             self._view = view
             try:
-                self._copy_all_changes()
                 yield
             finally:
                 self._view = None
                 self._move_to_file(view)
 
-    @contextmanager
-    def as_sharded(self) -> Iterator[None]:
-        self._refuse_inconsistent()
-        with self.materialized(), super().as_sharded():
-            yield
-
-    def load_target(self, name: str, entry: str, shape: torch.Size) -> Tensor | None:
-        if self._view is None or name not in self._offsets or shape != self.masters[name].shape:
+    def mapped_state(self, name: str, entry: str) -> Tensor | None:
+        if self._view is None or name not in self._offsets:
             return None
-        self._refuse_unfiled({entry})
-        return sharded_like(self._views_of(name, self._view)[1][entry], self.masters[name])
+        self.update_entries({entry})
+        return self._views_of(name, self._view)[1][entry]
 
-    def _update_entries(self) -> None:
-        self._refuse_unfiled(states_per_element(self.optimizer))
-
-    def _refuse_unfiled(self, entries: Iterable[str]) -> None:
+    def update_entries(self, entries: Iterable[str]) -> None:
         """Raise ValueError for a state without a segment in the file, whose layout is fixed."""
-        if unfiled := [entry for entry in entries if entry not in self._entries]:
+        if unfiled := [entry for entry in entries if entry not in self.entries]:
             raise ValueError(
                 f"the optimizer's file at nvme_path has no segment for {', '.join(unfiled)}: set "
                 "the options in optimizer.params that require it (momentum, amsgrad ...), or "
@@ -214,7 +190,6 @@ class NvmeBinding(HostBinding):
 
     def close(self) -> None:
         """Remove the file."""
-        super().close()
         self._io.close()
         self._file.close()
         remove_directory(self.directory)

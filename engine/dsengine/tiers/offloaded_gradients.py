@@ -10,6 +10,7 @@ accumulated after backward.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from dsengine.tiers.staging import Staging
 from dsengine.torch_private.tensors import local_part
 
 
+@dataclass(eq=False)
 class OffloadedGradients(Mapping[str, Tensor]):
     """This rank's gradient sums of a window by name, like the masters' ``parts``.
 
@@ -29,31 +31,26 @@ class OffloadedGradients(Mapping[str, Tensor]):
     and so are their gradients after backward.
     """
 
-    def __init__(
-        self,
-        masters: Mapping[str, nn.Parameter],
-        parts: Mapping[str, nn.Parameter],
-        *,
-        rounding: torch.dtype,
-        copied: bool,
-        staging: Staging,
-        pin: bool,
-    ) -> None:
-        self._masters = masters
-        self._parts = parts
-        self._rounding = rounding
-        self._pin = pin
-        self._staging = staging
-        self._sums: dict[str, Tensor] = {}
-        """The memory is reused for the next window."""
-        for name, part in parts.items() if pin else ():
+    masters: Mapping[str, nn.Parameter]
+    parts: Mapping[str, nn.Parameter]
+    rounding: torch.dtype
+    copied: bool
+    staging: Staging
+    pin: bool
+    _sums: dict[str, Tensor] = field(init=False, default_factory=dict[str, Tensor])
+    """The memory is reused for the next window."""
+    _arrived: dict[str, None] = field(init=False, default_factory=dict[str, None])
+
+    def __post_init__(self) -> None:
+        for name, part in self.parts.items() if self.pin else ():
             # Page-locking takes seconds and waits for the device: not within a backward.
-            if part.device.type == "cpu" and masters[name].requires_grad:
-                self._sum_for(name, local_part(masters[name]))
-        self._arrived: dict[str, None] = {}
+            if part.device.type == "cpu" and self.masters[name].requires_grad:
+                self._sum_for(name, local_part(self.masters[name]))
         # Gradients of indivisible parameters are reduced after backward.
-        self._late = [name for name in parts if copied or is_indivisible(masters[name])]
-        self._hooks = [self._register_hook(name) for name in parts if name not in self._late]
+        self._late = [
+            name for name in self.parts if self.copied or is_indivisible(self.masters[name])
+        ]
+        self._hooks = [self._register_hook(name) for name in self.parts if name not in self._late]
 
     def accumulate_late(self) -> None:
         """Accumulate the gradients without hooks, after backward."""
@@ -62,29 +59,29 @@ class OffloadedGradients(Mapping[str, Tensor]):
 
     def takes(self, name: str) -> bool:
         """Whether the gradient of this parameter is offloaded."""
-        return name in self._parts
+        return name in self.parts
 
     def add_zeros(self, name: str) -> None:
         """Add a gradient of zeros for a parameter that had none in this window."""
-        self._staging.wait()
-        self._sum_for(name, local_part(self._masters[name])).zero_()
+        self.staging.wait()
+        self._sum_for(name, local_part(self.masters[name])).zero_()
         self._arrived[name] = None
 
     def clear(self) -> None:
         """Drop the sums."""
-        self._staging.wait()
+        self.staging.wait()
         self._arrived.clear()
 
     def close(self) -> None:
         """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
-        self._staging.wait()
+        self.staging.wait()
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._arrived:
             raise KeyError(name)
-        self._staging.wait()
+        self.staging.wait()
         return self._sums[name]
 
     def __contains__(self, name: object) -> bool:
@@ -98,7 +95,7 @@ class OffloadedGradients(Mapping[str, Tensor]):
 
     def _register_hook(self, name: str) -> Any:
         """Register a hook on the master, also on a frozen one, which may be trained later."""
-        master = self._masters[name]
+        master = self.masters[name]
         is_trained = master.requires_grad
         hook = master.requires_grad_(True).register_post_accumulate_grad_hook(
             lambda _: self._receive(name)
@@ -108,7 +105,7 @@ class OffloadedGradients(Mapping[str, Tensor]):
 
     @torch.no_grad()
     def _receive(self, name: str) -> None:
-        master = self._masters[name]
+        master = self.masters[name]
         if master.grad is None:
             return
         gradient, master.grad = local_part(master.grad), None
@@ -117,18 +114,18 @@ class OffloadedGradients(Mapping[str, Tensor]):
         if memory.in_same_memory(gradient, total):
             self._add(total, gradient, is_first)
         else:
-            self._staging.to_host(
+            self.staging.to_host(
                 gradient, total, lambda into, piece: self._add(into, piece, is_first)
             )
 
     def _sum_for(self, name: str, gradient: Tensor) -> Tensor:
         """Return the memory of a parameter's sum, shaped like its ``gradient``."""
         if name not in self._sums:
-            part = self._parts[name]
+            part = self.parts[name]
             self._sums[name] = memory.empty_on_device_of(
-                part, gradient.shape, pin=self._pin, dtype=part.dtype
+                part, gradient.shape, pin=self.pin, dtype=part.dtype
             )
         return self._sums[name]
 
     def _add(self, total: Tensor, gradient: Tensor, is_first: bool) -> None:
-        accumulate(total, gradient, self._rounding, is_first=is_first)
+        accumulate(total, gradient, self.rounding, is_first=is_first)

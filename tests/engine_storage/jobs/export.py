@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from dsengine.checkpoints import CheckpointMismatchError, TrainingState
-from dsengine.checkpoints.export import full_state_dict, load_weights, save_weights
+from dsengine.checkpoints.export.full_weights import full_state_dict, load_weights, save_weights
 from dsengine.checkpoints.group import CheckpointGroup
 from engine_storage.jobs.toy import ToyModel, bare, shard
 

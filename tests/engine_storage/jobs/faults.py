@@ -23,10 +23,9 @@ from dsengine.checkpoints import (
     TrainingState,
     checkpoints,
     directory,
-    recording_writer,
+    storage,
 )
-from dsengine.checkpoints.checksums import mismatches
-from dsengine.checkpoints.manifest import read_manifest
+from dsengine.checkpoints.manifest import mismatches, read_manifest
 from engine_storage.jobs.sequence_layouts import digests
 from engine_storage.jobs.toy import ToyModel, bare, named_parameters_for, shard, train_step
 from suite.limits import scaled
@@ -252,14 +251,14 @@ def full_disk(save: Callable[[], Any]) -> str:
 
 def thread_fails(checkpointer: Checkpointer, state: TrainingState, root: Path) -> str:
     """Fail writes of helper threads on rank 1 only."""
-    write = recording_writer._HashedFile.write
+    write = storage._HashedFile.write
 
     def failing(file: Any, data: Any) -> int:
         if dist.get_rank() == 1 and threading.current_thread() is not threading.main_thread():
             raise OSError("no space for this thread")
         return write(file, data)
 
-    with mock.patch.object(recording_writer._HashedFile, "write", failing):
+    with mock.patch.object(storage._HashedFile, "write", failing):
         return message_of(lambda: checkpointer.save(state, root, "global_step2"))
 
 

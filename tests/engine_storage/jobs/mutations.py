@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from dsengine.checkpoints import Checkpointer, CheckpointError, TrainingState
-from dsengine.checkpoints.checksums import hash_range
+from dsengine.checkpoints.manifest import hash_range
 from engine_storage.jobs.faults import trained
 from narrowing import not_none
 

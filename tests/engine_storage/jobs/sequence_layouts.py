@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 import dsengine
-from dsengine.checkpoints.errors import CheckpointError
+from dsengine.checkpoints.group import CheckpointError
 from dsengine.deepspeed.tensor_fragment import (
     safe_get_full_fp32_param,
     safe_get_full_optimizer_state,

@@ -8,7 +8,8 @@ import torch.distributed as dist
 from dsengine.zero import GatheredParameters
 
 import dsengine
-from dsengine.tiers import HostBinding, NvmeBinding
+from dsengine.tiers.nvme import FileStorage
+from dsengine.tiers.storage import HostStorage
 from dsengine.torch_private.units import sharded_parameters_of, units_of
 from engine_storage.jobs.engine_run import config, train
 from engine_storage.jobs.toy import ToyModel
@@ -82,8 +83,8 @@ def optimizer_on_every_tier(folder: str) -> dict[str, Any]:
             cases = {name: cases[name] for name in ("cpu", "cpu in tiles")}
         for name, (offload, zero) in cases.items():
             engine = started(stage, offload, zero=zero, **precision)
-            expected_type = NvmeBinding if "nvme" in name else HostBinding
-            assert type(engine.binding) is expected_type
+            expected_type = FileStorage if "nvme" in name else HostStorage
+            assert type(engine.binding.storage) is expected_type
             if precision:
                 dtypes = {p.dtype for p in engine.sharding.masters.values() if p.requires_grad}
                 result["shards in bf16"] = dtypes == {torch.bfloat16}
@@ -200,7 +201,7 @@ def curves(stage: int, precision: str, accumulation: int, folder: str) -> dict[s
             "on the device": [
                 name
                 for name, master in engine.sharding.masters.items()
-                if engine.sharding.offloaded_gradients is not None and master.grad is not None
+                if engine.gradients.offloaded is not None and master.grad is not None
             ],
         }
         engine.destroy()
@@ -222,10 +223,10 @@ def left_in_backward() -> dict[str, Any]:
                 for param in sharded_parameters_of(units_of(engine.module))
                 for _ in param.unreduced()
             )
-            offloaded = len(not_none(engine.sharding.offloaded_gradients))
+            offloaded = len(not_none(engine.gradients.offloaded))
             counts.append((shards + unreduced, offloaded))
             engine.step()
-        offloaded = len(not_none(engine.sharding.offloaded_gradients))
+        offloaded = len(not_none(engine.gradients.offloaded))
         result[f"stage {stage}"] = [*counts, (0, offloaded)]
         engine.destroy()
     return result

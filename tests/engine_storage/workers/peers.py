@@ -27,7 +27,7 @@ import torch.distributed as dist
 
 import dsconfig
 import dsengine
-from dsengine.checkpoints import recording_writer
+from dsengine.checkpoints import storage
 from dsengine.communication.peers import abort, stragglers, watch
 from dsengine.communication.peers.message import Message, MessageKind
 from dsengine.communication.peers.watch import Watch
@@ -136,7 +136,7 @@ def killed_in_save_of_divided_experts(folder: str) -> None:
 
 def die_in_second_save(folder: str, engine: Any, loss: Callable[[], torch.Tensor]) -> None:
     """Save after each of two steps; the victim dies with its file partly written."""
-    write = recording_writer._HashedFile.write
+    write = storage._HashedFile.write
 
     def write_and_die(file: Any, data: Any) -> int:
         write(file, data)
@@ -148,7 +148,7 @@ def die_in_second_save(folder: str, engine: Any, loss: Callable[[], torch.Tensor
         engine.backward(loss())
         engine.step()
         if engine.global_steps == 2 and is_victim():
-            recording_writer._HashedFile.write = write_and_die
+            storage._HashedFile.write = write_and_die
         engine.save_checkpoint(folder)
 
 
@@ -245,7 +245,7 @@ def tile_cannot_be_read(folder: str) -> None:
     engine = on_nvme(folder)
     step(engine)
     if is_victim():
-        os.ftruncate(engine.binding._file.descriptor, 0)
+        os.ftruncate(engine.binding.storage._file.descriptor, 0)
     for _ in range(2):
         step(engine)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dsengine.checkpoints.errors import CheckpointError
+from dsengine.checkpoints.group import CheckpointError
 
 Shapes = Sequence[Mapping[str, torch.Size]]
 """Per parameter group: name -> shape of the full parameter."""

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dsengine.checkpoints import plain
+from dsengine.checkpoints import small_states
 from dsengine.checkpoints.directory import STATE
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.manifest import Manifest, read_manifest
-from dsengine.checkpoints.optimizer_state import name_and_entry
+from dsengine.checkpoints.state import name_and_entry
 from dsengine.checkpoints.tensor_files import MODEL, read_tensors, saved_tensors, weight_key
 from dsengine.optimizers.precision import DTYPES
 
@@ -72,7 +72,7 @@ def own_checkpoint(directory: Path, *, only_weights: bool = False) -> FullCheckp
     tensors = _tensors(directory, manifest, only_weights)
     weights = {name: tensors[weight_key(name)] for name in manifest.weights}
     weights |= {n: weights[same] for n, same in manifest.tied.items() if same in weights}
-    small = {} if only_weights else plain.load(directory / STATE)
+    small = {} if only_weights else small_states.load(directory / STATE)
     optimizer, parts = small.get("optimizer") or {}, small.get("parts") or {}
     scale = parts.get("loss_scale") or {}
     return FullCheckpoint(

@@ -1,7 +1,6 @@
 """Loading a DeepSpeed checkpoint at any stage and world size."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from os import PathLike
 from typing import Any
 
@@ -11,16 +10,20 @@ from torch.optim import Optimizer
 
 from dsengine.checkpoints.deepspeed_layout.full_checkpoint import LOSS_SCALE_NAMES, FullCheckpoint
 from dsengine.checkpoints.deepspeed_layout.read import read_checkpoint
-from dsengine.checkpoints.group import CheckpointGroup
+from dsengine.checkpoints.group import CheckpointGroup, CheckpointMismatchError
 from dsengine.checkpoints.manifest import check_weights, shapes
-from dsengine.checkpoints.optimizer_state import (
-    check_states,
+from dsengine.checkpoints.state import (
+    NamedOptimizer,
+    TrainingState,
     has_elements,
-    restore_optimizer_values,
+    name_and_entry,
+    state_key,
 )
-from dsengine.checkpoints.state import TrainingState
 from dsengine.parameters.names import units_resharded
 from dsengine.parameters.shards import copy_local_slice
+
+_States = dict[str, dict[str, Any]]
+"""The optimizer's full states by parameter name."""
 
 
 def load_deepspeed_checkpoint(
@@ -39,134 +42,111 @@ def load_deepspeed_checkpoint(
     Raises CheckpointError or CheckpointMismatchError on every rank before anything is changed.
     """
     action = f"loading DeepSpeed checkpoint {path}"
-    with_optimizer = optimizer_states and state.optimizer is not None and not module_only
-    saved = group.run(
-        lambda: _check(state, read_checkpoint(path, tag), strict, with_optimizer), action
-    )
+    with_optimizer = optimizer_states and not module_only
+
+    def prepare() -> tuple[FullCheckpoint, _States, dict[str, Tensor]]:
+        saved = read_checkpoint(path, tag)
+        tied = state.tied()
+        weights = {name: tensor for name, tensor in saved.weights.items() if name not in tied}
+        check_weights(shapes(weights), state.weights(), strict=strict)
+        optimizer = state.named_optimizer() if with_optimizer else None
+        if optimizer is None:
+            return saved, {}, {}
+        states = _states(optimizer, saved)
+        return saved, states, _targets(state, optimizer, states)
+
+    saved, states, targets = group.run(prepare, action)
+    optimizer = state.named_optimizer() if with_optimizer else None
     with torch.no_grad(), units_resharded(state.module):
         for name, target in state.weights().items():
             if name in saved.weights:
                 copy_local_slice(target, saved.weights[name])
+        for key, tensor in _tensors(states).items():
+            if key in targets:
+                copy_local_slice(targets[key], tensor)
+        if optimizer is not None and targets:
+            optimizer.adopt(targets, keep=True)
         state.refresh_parameters()
     if not module_only:
-        if with_optimizer:
-            _load_optimizer(state, saved)
-        _load_parts(state, saved, optimizer_states, lr_scheduler_states)
+        values = None if optimizer is None else _values(optimizer, saved, states)
+        state.restore_small(
+            {"optimizer": values, "parts": _parts(state, saved)},
+            optimizer_states=optimizer_states,
+            lr_scheduler_states=lr_scheduler_states,
+        )
     return str(saved.path), saved.run_state | saved.client_state
 
 
-def _check(
-    state: TrainingState, saved: FullCheckpoint, strict: bool, with_optimizer: bool
-) -> FullCheckpoint:
-    targets = state.weights()
-    tied = state.tied()
-    weights = {name: tensor for name, tensor in saved.weights.items() if name not in tied}
-    check_weights(shapes(weights), targets, strict=strict)
-    if with_optimizer:
-        _check_states(state, _states(state, saved))
-    return saved
+def _states(optimizer: NamedOptimizer, saved: FullCheckpoint) -> _States:
+    """Return states by name; at stage 0 they are numbered in the optimizer's order."""
+    if saved.optimizer_states:
+        return saved.optimizer_states
+    in_order = dict(enumerate(optimizer.names()))
+    return {in_order[n]: dict(own) for n, own in saved.indexed_states.items() if n in in_order}
 
 
-def _check_states(state: TrainingState, states: Mapping[str, Mapping[str, Any]]) -> None:
-    assert state.optimizer is not None
-    entries = {
-        name: {entry: value.shape for entry, value in saved.items() if has_elements(value)}
-        for name, saved in states.items()
+def _tensors(states: _States) -> dict[str, Tensor]:
+    """Return the per-element states by key."""
+    return {
+        state_key(name, entry): value
+        for name, entries in states.items()
+        for entry, value in entries.items()
+        if has_elements(value)
     }
-    if available := set[str]().union(*entries.values()):
-        check_states(state.optimizer, available, "another optimizer")
-    for name, kept in entries.items():
-        for entry, shape in kept.items():
-            state.load_target(name, entry, shape)  # raises if the state cannot be stored
 
 
-def _load_optimizer(state: TrainingState, saved: FullCheckpoint) -> None:
-    assert state.optimizer is not None
-    trained = state.trained()
-    states = _states(state, saved)
-    for name, entries in states.items():
-        if name in trained:
-            current = state.optimizer.state[trained[name]]
-            _load_entries(
-                current,
-                trained[name],
-                entries,
-                partial(state.load_target, name),
-                state.state_dtype,
+def _targets(state: TrainingState, optimizer: NamedOptimizer, states: _States) -> dict[str, Tensor]:
+    """Return the tensors to load into; raise CheckpointMismatchError for states that do not fit."""
+    entries = {entry for own in states.values() for entry in own if has_elements(own[entry])}
+    if entries:
+        optimizer.check_states(entries, "another optimizer")
+    saved = {key: (tensor.shape, tensor.dtype) for key, tensor in _tensors(states).items()}
+    for key, (shape, _) in saved.items():
+        parameter = optimizer.parameters.get(name_and_entry(key)[0])
+        if parameter is not None and parameter.shape != shape:
+            raise CheckpointMismatchError(
+                f"{key} has shape {tuple(shape)} in the checkpoint, and its parameter has "
+                f"{tuple(parameter.shape)}: the groups of the optimizer have another order"
             )
-    names = saved.group_names or _current_group_names(state)
-    scalars = {name: _scalars(entries, state.optimizer) for name, entries in states.items()}
-    saved_groups = [
-        {"names": members, "options": options}
-        for members, options in zip(names, saved.groups, strict=False)
-    ]
-    values = {"groups": saved_groups, "scalars": scalars}
-    restore_optimizer_values(trained, state.optimizer, values)
+    return optimizer.targets(saved, state.load_target, state.state_dtype)
 
 
-@torch.no_grad()
-def _load_entries(
-    entries: dict[str, Any],
-    parameter: Tensor,
-    saved: Mapping[str, Tensor],
-    load_target: Callable[[str, torch.Size], Tensor | None],
-    state_dtype: Callable[[Tensor, torch.dtype], torch.dtype],
-) -> None:
-    for entry, value in saved.items():
-        if has_elements(value):
-            target = load_target(entry, value.shape)
-            if target is None:
-                dtype = state_dtype(parameter, value.dtype)
-                target = torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
-            copy_local_slice(target, value)
-            entries[entry] = target
+def _values(optimizer: NamedOptimizer, saved: FullCheckpoint, states: _States) -> dict[str, Any]:
+    """Return group options and scalars as in dsengine's checkpoints."""
+    groups = zip(saved.group_names or optimizer.members, saved.groups, strict=False)
+    return {
+        "groups": [{"names": members, "options": options} for members, options in groups],
+        "scalars": {
+            name: _scalars(entries, optimizer.optimizer) for name, entries in states.items()
+        },
+    }
 
 
 def _scalars(entries: Mapping[str, Any], optimizer: Optimizer) -> dict[str, Any]:
     """Return the scalar states; torch's classes require tensors, DeepSpeed's count in integers."""
     scalars = {name: value for name, value in entries.items() if not has_elements(value)}
     step = scalars.get("step")
-    if isinstance(step, int) and _is_of_torch(optimizer):
+    bases = [cls for cls in type(optimizer).__mro__ if cls is not Optimizer]
+    is_of_torch = any(cls.__module__.startswith("torch.optim.") for cls in bases)
+    if isinstance(step, int) and is_of_torch:
         scalars["step"] = torch.tensor(float(step))
     return scalars
 
 
-def _is_of_torch(optimizer: Optimizer) -> bool:
-    bases = [cls for cls in type(optimizer).__mro__ if cls is not Optimizer]
-    return any(cls.__module__.startswith("torch.optim.") for cls in bases)
-
-
-def _states(state: TrainingState, saved: FullCheckpoint) -> dict[str, dict[str, Any]]:
-    """Return states by name; at stage 0 they are numbered in the optimizer's order."""
-    if saved.optimizer_states:
-        return saved.optimizer_states
-    in_order = [name for group in _current_group_names(state) for name in group]
-    return {
-        in_order[number]: dict(entries)
-        for number, entries in saved.indexed_states.items()
-        if number < len(in_order)
-    }
-
-
-def _current_group_names(state: TrainingState) -> list[list[str]]:
-    assert state.optimizer is not None
-    names = {id(tensor): name for name, tensor in state.trained().items()}
-    return [[names[id(p)] for p in group["params"]] for group in state.optimizer.param_groups]
-
-
-def _load_parts(
-    state: TrainingState, saved: FullCheckpoint, optimizer: bool, scheduler: bool
-) -> None:
-    parts = state.parts
-    if "counters" in parts and saved.counters:
-        parts["counters"].load_state_dict(parts["counters"].state_dict() | saved.counters)
-    if "lr_scheduler" in parts and scheduler and saved.lr_scheduler:
-        parts["lr_scheduler"].load_state_dict(saved.lr_scheduler)
-    if "loss_scale" in parts and optimizer and "cur_scale" in saved.loss_scale:
-        current = parts["loss_scale"].state_dict()
-        loaded = {
+def _parts(state: TrainingState, saved: FullCheckpoint) -> dict[str, Any]:
+    """Return the small states that the checkpoint has, completed with the current ones."""
+    own = ("counters", "loss_scale")
+    current = {name: state.parts[name].state_dict() for name in own if name in state.parts}
+    parts: dict[str, Any] = {}
+    if saved.counters:
+        parts["counters"] = current.get("counters", {}) | saved.counters
+    if saved.lr_scheduler:
+        parts["lr_scheduler"] = saved.lr_scheduler
+    if "cur_scale" in saved.loss_scale:
+        scale = current.get("loss_scale", {})
+        parts["loss_scale"] = scale | {
             ours: saved.loss_scale[theirs]
             for theirs, ours in LOSS_SCALE_NAMES.items()
-            if theirs in saved.loss_scale and ours in current
+            if theirs in saved.loss_scale and ours in scale
         }
-        parts["loss_scale"].load_state_dict(current | loaded)
+    return parts

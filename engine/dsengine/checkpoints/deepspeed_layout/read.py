@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dsconfig.features.table import FEATURES
 from dsengine.checkpoints.deepspeed_layout.files import (
     find_files,
     is_deepspeed_directory,
+    read_file,
     tag_directory,
 )
 from dsengine.checkpoints.deepspeed_layout.flat import (
@@ -19,11 +21,10 @@ from dsengine.checkpoints.deepspeed_layout.flat import (
     merge_fragments,
 )
 from dsengine.checkpoints.deepspeed_layout.full_checkpoint import FullCheckpoint, own_checkpoint
-from dsengine.checkpoints.deepspeed_layout.pickles import read_file
 from dsengine.checkpoints.directory import read_latest
-from dsengine.checkpoints.errors import CheckpointError
-from dsengine.checkpoints.optimizer_state import has_elements
-from dsengine.checkpoints.run_state import ADDED
+from dsengine.checkpoints.group import CheckpointError
+from dsengine.checkpoints.small_states import ADDED
+from dsengine.checkpoints.state import has_elements
 
 COUNTERS = ("global_steps", "global_samples", "skipped_steps")
 KNOWN = frozenset(
@@ -64,7 +65,7 @@ def read_checkpoint(path: str | PathLike[str], tag: str | None = None) -> FullCh
         return _stage0(models[0], common)
     shapes = models[0]["param_shapes"]
     if not isinstance(optimizers[0].get("base_optimizer_state", {}), Mapping):
-        raise CheckpointError(f"{directory} was saved with elastic_checkpoint: not supported")
+        raise CheckpointError(f"{directory}: {FEATURES['elastic_checkpoints'].text}")
     merge = _stage3 if "fp32_flat_groups" in optimizers[0] else _flat_stages
     stage, base, masters, states = merge(shapes, optimizers)
     return FullCheckpoint(

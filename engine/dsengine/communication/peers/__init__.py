@@ -16,11 +16,7 @@ transport does not detect the failure, the communicators of its accelerator are 
 
 from dsengine.communication.peers.errors import RankFailedError, is_communication_error
 from dsengine.communication.peers.message import Message
-from dsengine.communication.peers.phases import (
-    in_phase,
-    record_script_backward,
-    require_all_ranks,
-)
+from dsengine.communication.peers.phases import in_phase, record_script_backward, require_all_ranks
 from dsengine.communication.peers.watch import (
     agree_to_abort,
     failure_reason,

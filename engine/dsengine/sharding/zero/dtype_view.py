@@ -23,12 +23,7 @@ from torch.utils import swap_tensors
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dsengine.parameters.shards import local_slice_of
-from dsengine.sharding.zero.partitioned import (
-    PLAIN_QUERIES,
-    SHAPE_QUERIES,
-    intercepted,
-    writes,
-)
+from dsengine.sharding.zero.partitioned import PLAIN_QUERIES, SHAPE_QUERIES, intercepted, writes
 from dsengine.torch_private.tensors import as_shard, backward_hooks_of, local_part
 
 _T: Any = torch.Tensor

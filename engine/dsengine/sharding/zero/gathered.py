@@ -26,8 +26,13 @@ from dsengine.sharding.zero.partitioned import (
 )
 from dsengine.sharding.zero.registry import Counterparts, Lookup
 from dsengine.sharding.zero.rounded import drop_rounding, round_parameter
-from dsengine.sharding.zero.shard_links import link_shard, unlink_shard
-from dsengine.sharding.zero.status import is_watched, partitioned_attributes, set_available
+from dsengine.sharding.zero.status import (
+    is_watched,
+    link_shard,
+    partitioned_attributes,
+    set_available,
+    unlink_shard,
+)
 from dsengine.topology import current
 from dsengine.torch_private.tensors import version_of
 

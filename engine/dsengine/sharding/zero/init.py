@@ -14,11 +14,7 @@ from dsengine.sharding.zero.parameter_attributes import install_parameter_attrib
 from dsengine.sharding.zero.partitioned import is_partitioned_parameter, partition, set_dtype
 from dsengine.sharding.zero.rounded import round_parameter
 from dsengine.sharding.zero.status import watch_writes
-from dsengine.sharding.zero.uninitialized import (
-    MarkUninitialized,
-    expect_checkpoint,
-    is_loading,
-)
+from dsengine.sharding.zero.uninitialized import MarkUninitialized, expect_checkpoint, is_loading
 from dsengine.tiers import memory
 
 TRIM_BYTES = 16 * memory.MEBI

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from dsengine.sharding.zero.external import uses_elsewhere
 from dsengine.sharding.zero.gathered import GatheredParameters
-from dsengine.sharding.zero.shard_links import shard_of
+from dsengine.sharding.zero.status import shard_of
 from dsengine.topology import current
 from dsengine.torch_private.tensors import local_part, plain_tensors
 

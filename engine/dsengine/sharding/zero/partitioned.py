@@ -24,9 +24,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from dsengine.parameters.chunks import chunk_of, gather_chunks
 from dsengine.parameters.quantized import is_of_bitsandbytes
-from dsengine.parameters.shards import is_indivisible
+from dsengine.parameters.shards import chunk_of, gather_chunks, is_indivisible
 from dsengine.sharding.zero.status import clear_partitioned_attributes, set_partitioned_attributes
 from dsengine.topology import current
 from dsengine.torch_private.tensors import backward_hooks_of, plain_tensors, storage_key, version_of

@@ -1,4 +1,4 @@
-"""DeepSpeed's status attributes of parameters.
+"""DeepSpeed's status attributes of parameters, and the shard of a gathered one.
 
 They are ``ds_id``, ``ds_shape``, ``ds_numel``, ``ds_status`` and ``ds_persist``. Scripts for stage
 3 check ``hasattr(p, "ds_id")`` for a partitioned parameter, ``p.ds_status`` before they gather it,
@@ -12,8 +12,27 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
-from dsengine.sharding.zero.shard_links import link_shard
+_shards: Any = WeakIdKeyDictionary()
+"""Gathered parameters, with the shards they are gathered from."""
+
+
+def link_shard(gathered: Tensor, shard: Tensor) -> None:
+    """Record that ``gathered`` is the full parameter of ``shard``."""
+    if gathered is not shard:
+        _shards[gathered] = shard
+
+
+def unlink_shard(gathered: Tensor) -> None:
+    """Undo ``link_shard``."""
+    _shards.pop(gathered, None)
+
+
+def shard_of(parameter: Tensor) -> Tensor:
+    """Return the shard of a gathered parameter; any other one itself."""
+    return _shards.get(parameter, parameter)
+
 
 _numbers = count()
 NAMES = ("ds_id", "ds_shape", "ds_numel", "ds_status", "ds_persist")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from dsengine.parameters.chunks import chunk_of
+from dsengine.parameters.shards import chunk_of
 from dsengine.sharding.zero.partitioned import PartitionedParameter
 from dsengine.topology import current
 from dsengine.torch_private.tensors import plain_tensors

@@ -1,4 +1,6 @@
-"""The optimizer in host memory: master shards, moments and the update.
+"""An offloaded optimizer: master shards, moments and the update, in host memory or on NVMe.
+
+Where parts and moments are between updates is a storage: ``storage.py``, ``nvme.py``.
 
 [Note: what is copied when]
 Gradients arrive during backward (``offloaded_gradients``); ``gradients`` waits for the last one
@@ -13,6 +15,7 @@ rounded once.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import torch
@@ -24,9 +27,11 @@ from dsconfig import tiles
 from dsengine.communication.devices import device_of_rank, wait_for_device
 from dsengine.optimizers.binding import Binding, proves_elementwise
 from dsengine.tiers import memory
+from dsengine.tiers.nvme import FileStorage
 from dsengine.tiers.offloaded_gradients import OffloadedGradients
 from dsengine.tiers.settings import OffloadSettings
 from dsengine.tiers.staging import Staging
+from dsengine.tiers.storage import HostStorage
 from dsengine.tiers.tiles import (
     Piece,
     Tile,
@@ -39,17 +44,14 @@ from dsengine.torch_private.optimizers import step_hooks_once
 from dsengine.torch_private.tensors import as_shard, local_part, version_of
 
 
-class HostBinding(Binding):
-    """Binds an optimizer to copies ("parts") of this rank's shards, on the host.
+class OffloadedBinding(Binding):
+    """Binds an optimizer to copies ("parts") of this rank's shards, on the host or on NVMe.
 
     A step updates tile by tile (``sub_group_size``, limited by a staging buffer) and copies each
     updated tile to the device while the next one is computed. The first ``1 - ratio`` of the
     elements stay on the device. Raises ValueError for optimizers that are not elementwise, which
     cannot be split into tiles.
     """
-
-    PINS_PARTS = True
-    """Whether parts are pinned if the config pins memory; gradients always are."""
 
     def __init__(
         self,
@@ -74,8 +76,10 @@ class HostBinding(Binding):
         self._adopt(
             {n: self._part(masters[n], host_masters.pop(n, None), n in on_device) for n in sizes}
         )
-        self._entries = states_per_element(optimizer)
-        elements = self._tile_elements()
+        entries = states_per_element(optimizer)
+        elements = tiles.tile_elements(settings.sub_group_size)
+        if settings.nvme_path is not None:
+            elements = tiles.filed_tile_elements(settings.sub_group_size, 1 + len(entries))
         self.device_tiles = divide_into_tiles(on_device, settings.sub_group_size)
         self.host_tiles = divide_into_tiles(on_host, elements)
         self._staging = Staging()
@@ -93,11 +97,11 @@ class HostBinding(Binding):
         """Versions of the shards when they were last copied from their parts."""
         self._changed: set[str] = set()
         """Shards written from outside before the current step."""
-        self._new_states: dict[str, dict[str, Tensor]] = {}
-        """States of parts of which only some pieces have made their first step."""
         self._is_inconsistent = False
         """True during a step, and after an error has interrupted one."""
         self.sharded_parts: dict[str, nn.Parameter] = {}
+        stored = (optimizer, self.shards, entries, settings, self.host_tiles)
+        self.storage = HostStorage(*stored) if settings.nvme_path is None else FileStorage(*stored)
 
     def _names_in_order(self) -> list[str]:
         names = {id(master): name for name, master in self.masters.items()}
@@ -110,7 +114,8 @@ class HostBinding(Binding):
         if on_device:
             part = torch.empty_like(shard, dtype=self.settings.master)
         else:
-            pin = self._pin and self.PINS_PARTS
+            # Parts on NVMe leave host memory at once, and torch never frees pinned memory.
+            pin = self._pin and self.settings.nvme_path is None
             part = memory.empty_on_host(shard.shape, pin=pin, dtype=self.settings.master)
         part.copy_(shard if on_host is None else on_host)
         return nn.Parameter(part, requires_grad=master.requires_grad)
@@ -134,33 +139,22 @@ class HostBinding(Binding):
     def drop_gradients(self) -> None:
         self._gradients = {}
 
-    def _tile_elements(self) -> int:
-        return tiles.tile_elements(self.settings.sub_group_size)
-
     def step(self) -> None:
         """Update all tiles, those on the device first.
 
         Raises RuntimeError if an error has interrupted an earlier step.
         """
         self._refuse_inconsistent()
-        self._update_entries()
+        self.storage.update_entries(states_per_element(self.optimizer))
         step_hooks_once(self.optimizer, self._step_tiles)
         memory.trim_heap()
-
-    def _update_entries(self) -> None:
-        """Update the per-element states of the optimizer: a load may change its options."""
-        self._entries = [*dict.fromkeys([*self._entries, *states_per_element(self.optimizer)])]
 
     def _step_tiles(self) -> None:
         self._find_changes()
         self._is_inconsistent = True
-        for tile in self._tiles_in_order():
+        for tile in chain(self.device_tiles, self.storage.loaded()):
             self._update(tile)
         self._is_inconsistent = False
-
-    def _tiles_in_order(self) -> Iterator[Tile]:
-        yield from self.device_tiles
-        yield from self.host_tiles
 
     def _refuse_inconsistent(self) -> None:
         if self._is_inconsistent:
@@ -211,59 +205,23 @@ class HostBinding(Binding):
             self.optimizer.step()
         for piece, parameter in stepped.items():
             if self._is_narrow:
-                self._weights(piece).copy_(parameter.detach())
-            self._store_state(piece, self.optimizer.state.pop(parameter, {}))
+                self.storage.weights(piece).copy_(parameter.detach())
+            self.storage.store_state(piece, self.optimizer.state.pop(parameter, {}))
 
     def _stepped(self, piece: Piece) -> nn.Parameter:
         """Return an fp32 parameter for this piece, with its gradient and state."""
         part = self.shards[piece.name]
-        parameter = nn.Parameter(self._weights(piece).float(), requires_grad=part.requires_grad)
+        weights = self.storage.weights(piece).float()
+        parameter = nn.Parameter(weights, requires_grad=part.requires_grad)
         parameter.grad = piece.of(self._gradients[piece.name]).float()
         state = self.optimizer.state.get(part)
         if state:
-            own = self._moments(piece)
+            own = self.storage.moments(piece)
             self.optimizer.state[parameter] = {
                 name: own[name].float() if name in own else _cloned(value)
                 for name, value in state.items()
             }
         return parameter
-
-    def _store_state(self, piece: Piece, state: dict[str, Any]) -> None:
-        """Copy new state tensors into place; after the last piece, set the part's state."""
-        moments = self._moments(piece) if state else {}
-        for name, moment in moments.items():
-            if name in state and state[name] is not moment:
-                moment.copy_(state[name])
-        if state and piece.last:
-            part = self.shards[piece.name]
-            stored = self._stored_states(piece.name)
-            self.optimizer.state[part] = {
-                name: stored[name] if name in moments else value for name, value in state.items()
-            }
-            self._new_states.pop(piece.name, None)
-
-    def _weights(self, piece: Piece) -> Tensor:
-        """Return a flat view of this piece of its part, in memory while its tile is updated."""
-        return piece.of(self.shards[piece.name].detach())
-
-    def _moments(self, piece: Piece) -> dict[str, Tensor]:
-        """Return flat views of this piece of the per-element states by name."""
-        stored = self._stored_states(piece.name)
-        return {name: piece.of(stored[name]) for name in self._entries if name in stored}
-
-    def _stored_states(self, name: str) -> dict[str, Tensor]:
-        """Return the storage of a part's per-element states by name, created if missing."""
-        part = self.shards[name]
-        if state := self.optimizer.state.get(part):
-            return state
-        if name not in self._new_states:
-            self._new_states[name] = {
-                entry: memory.empty_on_device_of(
-                    part, part.shape, pin=False, dtype=self.settings.states
-                )
-                for entry in self._entries
-            }
-        return self._new_states[name]
 
     @torch.no_grad()
     def _copy_changes(self, tile: Tile) -> None:
@@ -271,12 +229,12 @@ class HostBinding(Binding):
         for piece in tile.pieces:
             if piece.name in self._changed:
                 shard = local_part(self.masters[piece.name])
-                self._weights(piece).copy_(piece.of(shard))
+                self.storage.weights(piece).copy_(piece.of(shard))
 
     @torch.no_grad()
     def _copy_back(self, tile: Tile) -> None:
         for piece in tile.pieces:
-            weights, shard = self._weights(piece), local_part(self.masters[piece.name])
+            weights, shard = self.storage.weights(piece), local_part(self.masters[piece.name])
             if memory.in_same_memory(weights, shard):
                 piece.of(shard).copy_(weights)
             else:
@@ -289,8 +247,9 @@ class HostBinding(Binding):
 
     @contextmanager
     def materialized(self) -> Iterator[None]:
-        self._copy_all_changes()
-        yield
+        with self.storage.materialized():
+            self._copy_all_changes()
+            yield
 
     @contextmanager
     def as_sharded(self) -> Iterator[None]:
@@ -299,8 +258,12 @@ class HostBinding(Binding):
         Raises RuntimeError if an error has interrupted a step.
         """
         self._refuse_inconsistent()
+        with self.materialized(), self._holding_sharded_parts():
+            yield
+
+    @contextmanager
+    def _holding_sharded_parts(self) -> Iterator[None]:
         parts = self.shards
-        self._copy_all_changes()
         self.sharded_parts = {name: nn.Parameter(tensor) for name, tensor in self.sharded().items()}
         self._replace({part: self.sharded_parts[name] for name, part in parts.items()}, _to_shard)
         try:
@@ -316,9 +279,16 @@ class HostBinding(Binding):
     def checkpoint_masters(self) -> Mapping[str, Tensor]:
         return {**self.masters, **self.sharded_parts}
 
+    def load_target(self, name: str, entry: str, shape: torch.Size) -> Tensor | None:
+        if shape != self.masters[name].shape:
+            return None
+        stored = self.storage.mapped_state(name, entry)
+        return None if stored is None else sharded_like(stored, self.masters[name])
+
     def close(self) -> None:
         self.offloaded_gradients.close()
         self._staging.close()
+        self.storage.close()
 
 
 def _cloned(value: Any) -> Any:

@@ -1,4 +1,7 @@
-"""The small states of a checkpoint: written with torch.save, read with safe unpickling."""
+"""The small states of a checkpoint: of the client, the random generators and the saved run.
+
+They are written with torch.save and read with safe unpickling.
+"""
 
 import argparse
 import collections
@@ -6,6 +9,7 @@ import datetime
 import io
 import pathlib
 import pickle
+import random
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
@@ -14,10 +18,14 @@ from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy
 import torch
+from torch import Size
 
-from dsengine.checkpoints.errors import CheckpointError
+from dsengine.checkpoints.group import CheckpointError
+from dsengine.checkpoints.manifest import Manifest
 from dsengine.checkpoints.restricted_pickle import reason_of
+from dsengine.release import DEEPSPEED
 
 _SAFE_CLASSES = [
     argparse.Namespace,
@@ -108,3 +116,67 @@ def _data_of(value: Any) -> Any:
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
         return cast(Any, value).item()
     return value
+
+
+def random_state() -> dict[str, Any]:
+    """Return the state of this process's generators as plain data and tensors."""
+    name, keys, position, has_gauss, gauss = numpy.random.get_state(legacy=True)
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+        "python": list(random.getstate()),
+        "numpy": [
+            str(name),
+            torch.from_numpy(numpy.asarray(keys, dtype=numpy.int64)),
+            int(position),
+            int(has_gauss),
+            float(gauss),
+        ],
+    }
+
+
+def restore_random_state(state: dict[str, Any]) -> None:
+    """Restore what ``random_state`` returned."""
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    name, keys, position, has_gauss, cached = state["numpy"]
+    numpy.random.set_state((name, keys.numpy().astype(numpy.uint32), position, has_gauss, cached))
+
+
+ADDED = (
+    "buffer_names",
+    "param_shapes",
+    "shared_params",
+    "global_samples",
+    "checkpoint_parallel_dimensions",
+    "ds_config",
+    "ds_version",
+)
+
+
+def without_run_state(client_state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the script's own entries."""
+    return {key: value for key, value in client_state.items() if key not in ADDED}
+
+
+def run_state(manifest: Manifest, small: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries for a checkpoint of dsengine; ``small``: its small states."""
+    is_sharded = manifest.description.get("stage", 0) > 0
+    groups = [group["names"] for group in (small["optimizer"] or {}).get("groups", [])]
+    return {
+        "buffer_names": list(manifest.buffers),
+        "param_shapes": [
+            {name: Size(manifest.weights[name]) for name in names if name in manifest.weights}
+            for names in groups
+        ]
+        if is_sharded
+        else None,
+        "shared_params": dict(manifest.tied) if is_sharded else None,
+        "global_samples": small["parts"].get("counters", {}).get("global_samples", 0),
+        "checkpoint_parallel_dimensions": {"pp_degree": 1, "tp_degree": 1},
+        "ds_config": dict(manifest.description.get("config") or {}),
+        "ds_version": DEEPSPEED,
+    }
