@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsconfig.lazy_imports import lazy_imports
-from dsconfig.source import Document, findings, reading
+from dsconfig.schema.paths import HALF_PRECISIONS
+from dsconfig.source import Document, findings, plugin_settings, reading
+from dsconfig.source.pointer import is_block
 
 with lazy_imports():
     from dsconfig import os_errors
@@ -28,7 +30,20 @@ def read(
         opened = str(os.fspath(source))
         is_other = opened != document.name and os_errors.is_file(opened)
         document = document._replace(opened=opened) if is_other else document
-    return launches.with_config(document) if is_without else document
+    if is_without:
+        return launches.with_config(document)
+    return launches.passed_in_code(document) if document.launcher.settings else document
+
+
+def _in_precision_of(facts: "Facts", document: Document) -> Document:
+    """Return a config that accelerate generates, in the precision of the arguments, which replaces
+    the launcher's."""
+    wanted = next((name for name in HALF_PRECISIONS if facts.arguments.get(name) is True), None)
+    others = HALF_PRECISIONS.keys() - {wanted}
+    if wanted is None or not is_block(document.value) or others.isdisjoint(document.value):
+        return document
+    kept = {name: value for name, value in document.value.items() if name not in others}
+    return document._replace(value={**kept, wanted: plugin_settings.switched_on(wanted)})
 
 
 def used(document: Document, facts: "Facts | None") -> Document:
@@ -38,7 +53,7 @@ def used(document: Document, facts: "Facts | None") -> Document:
         return document
     named = facts.arguments.get("deepspeed")
     if not isinstance(named, str) or not embedded_facts.is_accelerate_config(document.container):
-        return document
+        return _in_precision_of(facts, document) if document.is_generated else document
     beside = (facts.origins.get("training", ""), document.opened or document.name)
     for folder in (Path(), *(Path(file).parent for file in beside)):
         path = folder / named
@@ -48,4 +63,4 @@ def used(document: Document, facts: "Facts | None") -> Document:
             if is_same or found.is_unreadable:
                 return document
             return found._replace(opened=document.opened or document.name)
-    return document
+    return _in_precision_of(facts, document) if document.is_generated else document

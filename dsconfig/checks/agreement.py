@@ -11,6 +11,7 @@ from typing import Any
 
 from dsconfig.batch import GLOBAL
 from dsconfig.facts import Facts
+from dsconfig.facts.naming import named
 from dsconfig.facts.training import NAMES_OF
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
@@ -66,7 +67,10 @@ def effect_of(found: Disagreement, runtimes: Sequence[Runtime]) -> Effect:
 def _effect_for(found: Disagreement, runtime: Runtime) -> Effect:
     if found.stops_trainer and runtime.compares_arguments:
         return Effect.REFUSED
-    return Effect.INERT if _followed(found, runtime) in ("config", None) else Effect.ALTERED
+    followed = _followed(found, runtime)
+    is_of_launcher = found.left is not None and found.right.file == LAUNCH
+    is_inert = followed in ("config", None) or (is_of_launcher and followed == ARGUMENTS)
+    return Effect.INERT if is_inert else Effect.ALTERED
 
 
 def help_for(found: Disagreement, original: Mapping[str, Any], runtimes: Sequence[Runtime]) -> str:
@@ -92,7 +96,7 @@ def disagreements(original: Mapping[str, Any], facts: Facts) -> Iterator[Disagre
     """Yield conflicts between the config, the arguments and the launch settings."""
     yield from _with_arguments(original, facts)
     yield from _with_launch(original, facts)
-    yield from _between_both(facts)
+    yield from _between_both(original, facts)
 
 
 DEPENDS = "which value is used depends on the program"
@@ -180,24 +184,26 @@ def failed_comparison(
     return fill.disagreement()
 
 
-def uncompared(config: Mapping[str, Any], facts: Facts, runtime: Runtime, named: bool) -> str:
+def uncompared(config: Mapping[str, Any], facts: Facts, runtime: Runtime, is_named: bool) -> str:
     """Return what the Trainer compares but is not compared for lack of facts; empty if nothing.
 
-    ``named``: the user specified the program, so that its default arguments are worth a remark.
+    ``is_named``: the user specified the program, so that its default arguments are worth a remark.
     """
     if not runtime.compares_arguments or facts.launch:
         return ""
     if facts.arguments:
         size = config.get(GLOBAL)
         if facts.world_size is None and type(size) is int:
-            return f"{GLOBAL} is not compared with TrainingArguments: specify --gpus"
+            return f"{GLOBAL} is not compared with TrainingArguments: specify {named('gpus')}"
         return ""
-    failure = failed_comparison(config, facts, runtime, with_defaults=True) if named else None
+    failure = failed_comparison(config, facts, runtime, with_defaults=True) if is_named else None
     if failure is None or not failure.parts:
         return ""
     keys = ", ".join(map(str, failure.paths))
     differ = "differs" if len(failure.paths) == 1 else "differ"
-    return f"{keys} {differ} from the defaults of TrainingArguments: specify --training-args"
+    return (
+        f"{keys} {differ} from the defaults of TrainingArguments: specify {named('training_args')}"
+    )
 
 
 _PRODUCTS = {
@@ -221,20 +227,25 @@ def _with_launch(original: Mapping[str, Any], facts: Facts) -> Iterator[Disagree
             yield Disagreement(switch, None, Side(LAUNCH, "mixed_precision", shown))
 
 
-def _between_both(facts: Facts) -> Iterator[Disagreement]:
+def _between_both(original: Mapping[str, Any], facts: Facts) -> Iterator[Disagreement]:
     given = facts.arguments
     mixed = facts.launch.get("mixed_precision")
     for dtype, switch in paths.HALF_PRECISIONS.items():
-        if mixed is not None and dtype in given and bool(given[dtype]) != (mixed == dtype):
+        # accelerate config writes no: the argument decides then.
+        is_set = mixed not in (None, False, "no") and dtype in given
+        if is_set and bool(given[dtype]) != (mixed == dtype):
             left = Side(ARGUMENTS, dtype, given[dtype])
             right = Side(LAUNCH, "mixed_precision", "no" if mixed is False else mixed)
             yield Disagreement(switch, left, right)
     settings = block_of(facts.launch)
     for name, argument in _SHARED.items():
+        path = PATH_OF_SETTING[name]
+        if value_at(original, path) == settings.get(name, ABSENT):
+            continue  # the config has it, and is compared with the argument
         if name in settings and argument in given and settings[name] != given[argument]:
             left = Side(ARGUMENTS, argument, given[argument])
             right = Side(LAUNCH, f"deepspeed_config.{name}", settings[name])
-            yield Disagreement(PATH_OF_SETTING[name], left, right)
+            yield Disagreement(path, left, right)
 
 
 _SHARED = {

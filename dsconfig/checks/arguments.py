@@ -82,6 +82,19 @@ def training_argument(config: Context) -> Iterator[Finding]:
         if all(training.arguments.get(dtype + suffix) is True for dtype in ("fp16", "bf16")):
             problem = f" and bf16{suffix} are both true: transformers raises a ValueError"
             yield config.argument_finding(f"fp16{suffix}", problem, "set one of them to false")
+    given = training.arguments
+    if given.get("save_only_model") is True and given.get("load_best_model_at_end") is True:
+        yield config.argument_finding(
+            "load_best_model_at_end",
+            " and save_only_model are both true: with DeepSpeed, transformers raises a ValueError",
+            "set one of them to false",
+        )
+    if given.get("fsdp"):
+        yield config.argument_finding(
+            "fsdp",
+            " is set together with DeepSpeed: transformers raises a ValueError",
+            "delete fsdp, or train without this config",
+        )
     if is_embedded:
         return
     yield from _unknown(config, training.arguments)

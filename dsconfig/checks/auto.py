@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import AppliesTo, Finding, Phase, fills_auto, reaches_deepspeed
+from dsconfig.facts.naming import named
 from dsconfig.report import Effect, writers
 from dsconfig.runtimes.base import AutoHandling, Runtime, every_runtime
 from dsconfig.schema.paths import KeyPath
@@ -49,7 +50,8 @@ def _remedy(config: Context, path: KeyPath) -> str:
     write = f"write a value, or run `{writers.shell(_resolve(config))}`"
     if not filling:
         return write
-    return f"if {' or '.join(filling)} reads this file, specify it with --runtime; else {write}"
+    readers = " or ".join(filling)
+    return f"if {readers} reads this file, specify it with {named('runtime')}; else {write}"
 
 
 def _resolve(config: Context) -> list[str]:

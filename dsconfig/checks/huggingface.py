@@ -10,6 +10,7 @@ from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import Runtime
 from dsconfig.schema.paths import ROOT
+from dsconfig.source.plugin_settings import SETTING_OF_KEY
 
 with lazy_imports():
     from dsconfig.checks import agreement
@@ -109,6 +110,14 @@ def conflicting_sources(config: Context) -> Iterator[Finding]:
             message=agreement.describe(
                 config.document.name, found, config.as_written, facts, consequence
             ),
-            help=agreement.help_for(found, config.as_written, config.runtimes),
+            help=_delete_setting(found)
+            if config.document.is_generated and found.left is None
+            else agreement.help_for(found, config.as_written, config.runtimes),
             effect=effect,
         )
+
+
+def _delete_setting(found: "agreement.Disagreement") -> str:
+    """Return the help for a setting of accelerate's YAML: without it, the argument decides."""
+    setting = SETTING_OF_KEY.get(found.path.name, found.path.name)
+    return f"delete {setting} from the accelerate config to use {found.right.key}"

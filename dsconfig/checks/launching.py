@@ -9,9 +9,11 @@ from dsconfig.checks.registry import EMBEDDED_IN_YAML, rule
 from dsconfig.checks.rule import Finding, fills_auto, fills_auto_for_script
 from dsconfig.facts import embedded_facts
 from dsconfig.report import Effect
+from dsconfig.runtimes.accelerate import Accelerate
 from dsconfig.runtimes.base import AUTO
 from dsconfig.schema.key_index import paths_of
 from dsconfig.schema.paths import ROOT
+from dsconfig.schema.version import Version
 from dsconfig.source import plugin_settings
 from dsconfig.source.from_yaml import SUFFIXES
 
@@ -73,7 +75,14 @@ def accelerate_setting(config: Context) -> Iterator[Finding]:
             on_key=True,
         )
     yield from _unreadable(config)
-    if not unknown:  # a missing setting may be present under a misspelled name
+    options = config.facts.launch_options
+    if plugin_settings.uses_deepspeed(launch, options):
+        yield from _several_machines(config, {**launch, **options})
+    yield from _unneeded(config, launch)
+    # A missing setting may be present under a misspelled name; variables replace the YAML.
+    launcher = config.document.launcher
+    is_replaced = not launcher.file and "ACCELERATE_USE_DEEPSPEED" in launcher.variables
+    if not unknown and not is_replaced:
         yield from _missing(launch)
 
 
@@ -159,6 +168,61 @@ def _invalid_type(launch: Mapping[str, Any]) -> Iterator[Finding]:
             f"write {{deepspeed_config_file: {block}}}" if names else "write a mapping of settings"
         )
         yield _refused(BLOCK, block, help, ", not a mapping")
+
+
+def _several_machines(config: Context, launch: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield what keeps the machines of a run apart; ``launch``: the settings and options in
+    force."""
+    machines, processes = launch.get("num_machines"), launch.get("num_processes")
+    if type(machines) is not int or machines < 2:
+        return
+    block = {**plugin_settings.block_of(launch), **launch}
+    if None in map(block.get, block.keys() & plugin_settings.OTHERS):
+        return  # an option whose value only the run knows
+    starter = block.get("deepspeed_multinode_launcher") or "pdsh"
+    if starter != "standard" and not block.get("deepspeed_hostfile"):
+        default = "" if block.get("deepspeed_multinode_launcher") else " by default"
+        yield Finding(
+            path=ROOT / "num_machines",
+            message=f"num_machines is {machines}, but deepspeed_multinode_launcher is "
+            f"{starter}{default} and there is no deepspeed_hostfile: DeepSpeed trains on one "
+            "machine",
+            help="write deepspeed_multinode_launcher: standard and start the command on every "
+            "machine, or set deepspeed_hostfile",
+        )
+    if starter == "nossh" and not config.since("0.14.5"):
+        yield Finding(
+            path=ROOT / BLOCK / "deepspeed_multinode_launcher",
+            message="deepspeed_multinode_launcher is nossh, which requires DeepSpeed 0.14.5: "
+            "accelerate raises an error",
+            help="write standard, and start the command on every machine",
+            effect=Effect.REFUSED,
+        )
+    if type(processes) is int and processes % machines and processes > machines:
+        each = processes // machines
+        yield Finding(
+            path=ROOT / "num_processes",
+            message=f"num_processes is {processes}, and num_machines is {machines}: accelerate "
+            f"starts {each} per machine, {each * machines} in total",
+            help="write a multiple of num_machines",
+        )
+
+
+def _unneeded(config: Context, launch: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield settings that a release ignores."""
+    release = Version.parse(config.facts.releases.get("accelerate", Accelerate.release))
+    is_off = plugin_settings.block_of(launch).get("zero3_init_flag") is False
+    if is_off and config.stage == 3 and release >= INIT_FLAG_UNUSED:
+        yield Finding(
+            path=ROOT / BLOCK / "zero3_init_flag",
+            message="zero3_init_flag is false, which has no effect since accelerate 1.0.0: at "
+            "stage 3, from_pretrained shards the weights as it loads them",
+            help="delete it",
+            effect=Effect.INERT,
+        )
+
+
+INIT_FLAG_UNUSED = Version(1, 0, 0)
 
 
 def _missing(launch: Mapping[str, Any]) -> Iterator[Finding]:

@@ -88,6 +88,7 @@ MODULES: Mapping[str, str] = {
     "parallelism": f"{EMBEDDED_IN_YAML} {TRAINING}",
     "arguments": TRAINING,
     "syntax": PAGE,
+    "starting": PAGE,
     "resolving": PAGE,
 }
 """Modules with rules, and their triggers; a module without triggers is always imported.

@@ -120,6 +120,33 @@ def total_steps_divided(config: Context) -> Iterator[Finding]:
     yield from _remarks(config, "DSC752")
 
 
+@rule("DSC716", Effect.ALTERED, triggers="fp16 bf16", applies_to=reads_training_arguments)
+def launched_precision_lost(config: Context) -> Iterator[Finding]:
+    """TrainingArguments turn the precision of accelerate's launcher off
+
+    They decide an "auto" of the config that they name. `accelerate launch --mixed_precision bf16`
+    without `--bf16` then trains in the dtype in which the model is loaded.
+
+    with: name="train.sh", runtime="transformers"
+    bad:
+        cat > ds.json <<END
+        {"train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"},
+         "zero_optimization": {"stage": 2}}
+        END
+        accelerate launch --mixed_precision bf16 --num_processes 2 train.py --deepspeed ds.json \\
+            --per_device_train_batch_size 1 --learning_rate 1e-5
+    with: name="train.sh", runtime="transformers"
+    good:
+        cat > ds.json <<END
+        {"train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"},
+         "zero_optimization": {"stage": 2}}
+        END
+        accelerate launch --mixed_precision bf16 --num_processes 2 train.py --deepspeed ds.json \\
+            --per_device_train_batch_size 1 --learning_rate 1e-5 --bf16
+    """
+    yield from _remarks(config, "DSC716")
+
+
 @rule("DSC753", Effect.ALTERED, triggers="fp16 bf16", applies_to=fills_auto_for_script)
 def precision_switched_off(config: Context) -> Iterator[Finding]:
     """The config disables the half precision that mixed_precision requests

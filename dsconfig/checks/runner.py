@@ -8,6 +8,7 @@ from dsconfig.checks.registry import applicable_rules
 from dsconfig.checks.rule import Finding, Phase, Rule
 from dsconfig.checks.superseded import without_superseded
 from dsconfig.facts import Facts
+from dsconfig.facts.naming import named
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Diagnostic, Effect
 from dsconfig.runtimes.base import Runtime, every_runtime, runtime_of
@@ -99,7 +100,7 @@ def _wrong_file_kind(
         return ()
     effects = list(Effect)
     worst = min(diagnostics, key=lambda found: (effects.index(found.effect), found.late))
-    replacement = findings.another_kind(kind.name, worst.effect, kind.help)
+    replacement = findings.another_kind(kind.name, worst.effect, kind.advice(named))
     return (replacement._replace(runtimes=names, late=worst.late),)
 
 

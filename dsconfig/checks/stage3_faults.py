@@ -8,7 +8,7 @@ CUDA kernel.
 from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.fault import FaultFinding, fault, lost_steps
+from dsconfig.checks.fault import Evidence, FaultFinding, fault, lost_steps
 from dsconfig.report import Effect
 from dsconfig.schema.paths import OFFLOAD_OPTIMIZER, ZERO
 
@@ -69,6 +69,27 @@ def secondary_shards_stale(config: Context) -> Iterator[FaultFinding]:
     if _has_secondary_shards(config):
         behavior = "compute the first step after loading weights with old secondary shards"
         yield FaultFinding(ZERO / HPZ, behavior)
+
+
+@fault(
+    "DSC877",
+    "0.10.0 to 0.13.1",
+    "deepspeedai/DeepSpeed#4851",
+    f'use DeepSpeed 0.13.2 or later, or "{HPZ}": 1',
+    evidence=Evidence.ENDS,
+)
+def secondary_shards_of_the_start(config: Context) -> Iterator[FaultFinding]:
+    """DeepSpeed 0.10.0 to 0.13.1 compute backward passes with the weights of the first step
+
+    The secondary shards of ZeRO++ are written once, by the first forward pass, and each backward
+    pass gathers them. Training does not converge.
+
+    with: version="0.13.1", gpus=8
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 4}}
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 3}}
+    """
+    if _has_secondary_shards(config):
+        yield FaultFinding(ZERO / HPZ, "compute backward passes with the weights of the first step")
 
 
 @fault(

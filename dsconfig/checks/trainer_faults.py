@@ -5,15 +5,20 @@ first and last affected release and their neighbors. Checked if the release is k
 doctor`` detects the installed one, ``validate --with transformers==4.48.0`` specifies it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from dsconfig.batch import STEPS
 from dsconfig.checks.context import Context
 from dsconfig.checks.fault import Evidence, FaultFinding, fault, lost_steps
 from dsconfig.checks.rule import fills_auto_for_script, reads_training_arguments
 from dsconfig.report import Effect
-from dsconfig.schema.paths import ROOT
+from dsconfig.runtimes import integrations
+from dsconfig.runtimes.base import AUTO
+from dsconfig.runtimes.integrations import SpecifiedModel
+from dsconfig.runtimes.replay import MissingFact, ReplayStop
+from dsconfig.schema.paths import ROOT, ZERO, KeyPath
 from dsconfig.schema.version import Version
+from dsconfig.source.pointer import value_at
 
 ALL_MODELS = Version(4, 48, 0)
 """First release whose Trainer divides the loss itself for every model."""
@@ -134,3 +139,76 @@ def no_sync_with_sharded_gradients(config: Context) -> Iterator[FaultFinding]:
     """
     if config.stage >= 2 and config.since("0.16.0"):
         yield from lost_steps(config, ROOT / STEPS, "call no_sync, which DeepSpeed rejects", 1)
+
+
+@fault(
+    "DSC878",
+    "4.30.0 to 4.44.2",
+    "huggingface/accelerate#2814",
+    "use transformers 4.45.0 or later, or write a number for stage3_prefetch_bucket_size",
+    effect=Effect.REFUSED,
+    stops="zero ValidationError",
+    triggers="transformers",
+    program="transformers",
+    applies_to=reads_training_arguments,
+    evidence=Evidence.ENDS,
+    from_source="needs transformers releases that are not tested",
+)
+def fractional_bucket_of_the_trainer(config: Context) -> Iterator[FaultFinding]:
+    """transformers 4.30.0 to 4.44.2 write a fraction for an "auto" prefetch bucket
+
+    It is 0.9 x the square of the hidden size, which DeepSpeed 0.15.0 and later reject unless it is
+    an integer.
+
+    with: runtime="transformers", releases={"transformers": "4.44.2"}, model="llama-3-8b"
+    bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3,
+        "stage3_prefetch_bucket_size": "auto"}}
+    with: runtime="transformers", releases={"transformers": "4.45.0"}, model="llama-3-8b"
+    good: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3,
+        "stage3_prefetch_bucket_size": "auto"}}
+    """
+    yield from _fractional_bucket(config, integrations.width_for_transformers)
+
+
+@fault(
+    "DSC879",
+    "0.13.0 to 0.30.1",
+    "huggingface/accelerate#2814",
+    "use accelerate 0.31.0 or later, or write a number for stage3_prefetch_bucket_size",
+    effect=Effect.REFUSED,
+    stops="zero ValidationError",
+    triggers="accelerate",
+    program="accelerate",
+    applies_to=fills_auto_for_script,
+    evidence=Evidence.ENDS,
+    from_source="needs accelerate releases that are not tested",
+)
+def fractional_bucket(config: Context) -> Iterator[FaultFinding]:
+    """accelerate 0.13.0 to 0.30.1 write a fraction for an "auto" prefetch bucket
+
+    It is 0.9 x the square of the hidden size, which DeepSpeed 0.15.0 and later reject unless it is
+    an integer.
+
+    with: runtime="accelerate", releases={"accelerate": "0.30.1"}, model="llama-3-8b"
+    bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3,
+        "stage3_prefetch_bucket_size": "auto"}}
+    with: runtime="accelerate", releases={"accelerate": "0.31.0"}, model="llama-3-8b"
+    good: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3,
+        "stage3_prefetch_bucket_size": "auto"}}
+    """
+    yield from _fractional_bucket(config, integrations.width_for_accelerate)
+
+
+def _fractional_bucket(
+    config: Context, width_of: Callable[[SpecifiedModel, list[KeyPath]], int]
+) -> Iterator[FaultFinding]:
+    path = ZERO / "stage3_prefetch_bucket_size"
+    is_open = config.stage == 3 and value_at(config.as_written, path) == AUTO
+    if not is_open or not config.since("0.15.0"):
+        return
+    try:
+        width = width_of(config.facts.named_model, [path])
+    except (MissingFact, ReplayStop):
+        return
+    if type(width) is int and not (0.9 * width * width).is_integer():
+        yield FaultFinding(path, f"write {0.9 * width * width:.1f}, which DeepSpeed rejects")

@@ -13,6 +13,7 @@ from dsconfig.runtimes.reading import Outcome
 from dsconfig.schema.key_index import is_live
 from dsconfig.schema.paths import ROOT, STAGE, ZERO, KeyPath
 from dsconfig.schema.version import NEWEST, OLDEST
+from dsconfig.source import plugin_settings
 from dsconfig.source.pointer import is_block
 
 if TYPE_CHECKING:
@@ -296,6 +297,7 @@ def wrong_level_name_error(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC818",
     Effect.NOTE,
+    also=(Effect.ALTERED,),
     applies_to=lambda one: reaches_deepspeed(one) and not reads_training_arguments(one),
 )
 def clipping_by_default(config: Context) -> Iterator[Finding]:
@@ -303,7 +305,8 @@ def clipping_by_default(config: Context) -> Iterator[Finding]:
 
     Without the key, DeepSpeed 0.19.3 and later clip at 1.0; earlier releases do not clip. Reported
     only for one target program, not for the Trainer, which sets `max_grad_norm` to 1.0, and not
-    together with DSC845, where gradients are too small to be clipped.
+    together with DSC845, where gradients are too small to be clipped. A `gradient_clipping: 0` in
+    accelerate's YAML is `altered`: accelerate does not write it into the config.
 
     bad: {"train_batch_size": 8}
     good: {"train_batch_size": 8, "gradient_clipping": 1.0}
@@ -314,9 +317,22 @@ def clipping_by_default(config: Context) -> Iterator[Finding]:
         and not config.has("gradient_clipping")
         and not config.is_unscaled
     ):
+        is_generated = config.document.is_generated
+        asked = plugin_settings.block_of(config.document.container).get("gradient_clipping")
+        if is_generated and asked is not None and not asked:
+            yield Finding(
+                path=ROOT / "deepspeed_config" / "gradient_clipping",
+                message="gradient_clipping is 0, which accelerate does not write into the config: "
+                f"DeepSpeed {config.release} clips at 1.0",
+                help="write a config file with gradient_clipping 0, and name it in "
+                "deepspeed_config_file",
+                effect=Effect.ALTERED,
+            )
+            return
         yield Finding(
             path=ROOT,
             message=f"gradient_clipping is not set: DeepSpeed {config.release} clips at 1.0 "
             "(before 0.19.3: no clipping)",
-            help='write "gradient_clipping": 1.0, or 0 to disable clipping',
+            help='write "gradient_clipping": 1.0'
+            + ("" if is_generated else ", or 0 to disable clipping"),
         )

@@ -49,6 +49,19 @@ class Span(NamedTuple):
     value: Range
 
 
+class Launcher(NamedTuple):
+    """What a script passes to ``accelerate launch``, which exports it to the ranks.
+
+    ``settings``: the YAML ``file``; ``options``: those of the command, which take precedence;
+    ``variables``: those of accelerate that the script sets, which the others replace.
+    """
+
+    settings: Mapping[str, Any] = MappingProxyType({})
+    file: str = ""
+    options: Mapping[str, Any] = MappingProxyType({})
+    variables: Mapping[str, str] = MappingProxyType({})
+
+
 class Document(NamedTuple):
     """Result of reading a config; user errors become diagnostics, not exceptions.
 
@@ -64,6 +77,7 @@ class Document(NamedTuple):
     path of one that names it.
     ``opened``: the file that was opened and led to this one, if it is another.
     ``is_generated``: accelerate generates the config from that YAML.
+    ``launcher``: what the script that led to this file passes to accelerate.
     ``large_integers``: pointers to integers that no float can hold, if nothing else is broken;
     ``value`` has smaller ones there.
     ``overrides``: pointer and value of each ``--set``, already applied to ``value``.
@@ -84,6 +98,7 @@ class Document(NamedTuple):
     named_in: str | None = None
     opened: str | None = None
     is_generated: bool = False
+    launcher: Launcher = Launcher()
     overrides: tuple[tuple[str, Any], ...] = ()
     large_integers: tuple[str, ...] = ()
 

@@ -1,6 +1,6 @@
 """Detection, by their keys, of files that are not a ds_config."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from dsconfig.source.document import count_distinctive
@@ -18,6 +18,13 @@ class FileKind(NamedTuple):
     help: str
     with_zero: bool = False
     """Whether it may also contain ds_config keys."""
+    argument: str = ""
+    """The fact that the file states; ``help`` then says with what."""
+
+    def advice(self, named: Callable[[str], str]) -> str:
+        """Return what to do with the file; ``named`` gives the name of a fact."""
+        given = f"pass it as {named(self.argument)}" if self.argument else ""
+        return ", ".join(filter(None, (given, self.help)))
 
 
 def _names(listed: str) -> frozenset[str]:
@@ -32,13 +39,15 @@ ARGUMENTS = FileKind(
         "eval_strategy model_name_or_path gradient_checkpointing learning_rate max_steps"
     ),
     2,
-    "pass it as --training-args, together with the ds_config named by its `deepspeed` key",
+    "together with the ds_config named by its `deepspeed` key",
+    argument="training_args",
 )
 LAUNCH = FileKind(
     "an accelerate config",
     frozenset({"compute_environment", "distributed_type", "num_processes", "num_machines"}),
     2,
-    "pass it as --accelerate-config, together with the ds_config",
+    "together with the ds_config",
+    argument="accelerate_config",
 )
 PLAN = FileKind(
     "a plan",
@@ -79,7 +88,8 @@ KINDS = (
         "a model config",
         frozenset({"model_type", "architectures", "hidden_size", "vocab_size"}),
         3,
-        "pass it as --model",
+        "",
+        argument="model",
     ),
     ARGUMENTS,
     LAUNCH,

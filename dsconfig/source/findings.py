@@ -207,6 +207,26 @@ def blank_after_backslash(range: Range, file: str | None) -> Diagnostic:
     )
 
 
+def launch_conflict(
+    code: str, effect: Effect, message: str, help: str, range: Range, file: str | None
+) -> Diagnostic:
+    """Return the finding for what a training command states in two ways."""
+    return Diagnostic(
+        code, LAUNCH_CONFLICTS[code], effect, message, range=range, help=help, file=file
+    )
+
+
+LAUNCH_CONFLICTS = {
+    "DSC710": "visible-devices-ignored",
+    "DSC711": "nodes-not-joined",
+    "DSC712": "ranks-without-devices",
+    "DSC713": "launch-type-overridden",
+    "DSC714": "launch-setting-unused",
+    "DSC715": "option-given-twice",
+}
+"""Names of the findings about training commands."""
+
+
 def another_kind(name: str, effect: Effect, help: str) -> Diagnostic:
     """Return the finding for a file of another kind; ``effect`` is that of passing it on."""
     message = f"this is {name}, not a ds_config: {effect.meaning}"

@@ -6,8 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from dsconfig.report import Effect
-from dsconfig.source import findings, from_yaml, option_configs, plugin_settings, shell_script
-from dsconfig.source.document import Document, Format, broken, finish
+from dsconfig.source import (
+    findings,
+    from_yaml,
+    launch_conflicts,
+    option_configs,
+    plugin_settings,
+    shell_script,
+)
+from dsconfig.source.document import Document, Format, Launcher, broken, finish
 from dsconfig.source.from_text import document_from_text
 from dsconfig.source.positions import LineIndex, Offsets, Spans
 from dsconfig.source.shell_script import Script, WrittenFile
@@ -24,7 +31,12 @@ def document_from_shell(text: str, name: str, read: Read) -> Document:
 
     ``read`` reads a file that the command names.
     """
-    document = _document(text, name, read)
+    script = shell_script.training_command(text)
+    document = _document(script, text, name, read)
+    if script is not None:
+        document = document._replace(launcher=_launcher(script, text, name, read))
+        found = launch_conflicts.conflicts(script, document.launcher, document, text, name)
+        document = document._replace(diagnostics=(*document.diagnostics, *found))
     places = [found.span(1) for found in _NOT_CONTINUED.finditer(text)]
     if not places:
         return document
@@ -33,8 +45,24 @@ def document_from_shell(text: str, name: str, read: Read) -> Document:
     return document._replace(diagnostics=(*document.diagnostics, *ends))
 
 
-def _document(text: str, name: str, read: Read) -> Document:
-    script = shell_script.training_command(text)
+def _launcher(script: Script, text: str, name: str, read: Read) -> Launcher:
+    """Return what the script passes to accelerate."""
+    variables = {
+        key: value
+        for key, value in script.environment.items()
+        if key.startswith("ACCELERATE_") and value is not None
+    }
+    if script.launcher != "accelerate":
+        return Launcher(variables=variables)
+    file, settings = script.launch_config, Launcher().settings
+    if file is not None:
+        found = _named(text, name, script, file, read)
+        file = found.named_in or found.name
+        settings = found.container or settings
+    return Launcher(settings, file or name, script.launch_options, variables)
+
+
+def _document(script: Script | None, text: str, name: str, read: Read) -> Document:
     if script is None:
         return _without_config(text, name)
     built = option_configs.built_config(script.content)

@@ -162,7 +162,7 @@ def _without_config(text: str, name: str, root: Node, container: dict[str, Any])
     if plugin_settings.is_launched_with(container):
         return _generated(text, name, root, container)
     if plugin_settings.is_accelerate_config(container, ()):
-        return _unused(text, name, "deepspeed_config_file")
+        return _unused(text, name, "deepspeed_config_file")._replace(container=container)
     entries = dict(_entries(root))
     is_disabled = any(_is_disabled(entries.get(key)) for key in EMBEDDING_KEYS)
     if is_disabled or not ARGUMENTS.marks.isdisjoint(entries):

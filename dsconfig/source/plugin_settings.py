@@ -140,7 +140,7 @@ def is_count(processes: object) -> bool:
         return False
 
 
-_OTHER_LAUNCHES = ("multi_gpu", "use_fsdp", "use_megatron_lm", "tpu", "tpu_use_cluster")
+_OTHER_LAUNCHES = ("cpu", "multi_gpu", "use_fsdp", "use_megatron_lm", "tpu", "tpu_use_cluster")
 
 
 def turned_off_by(options: Mapping[str, Any]) -> str:
@@ -148,6 +148,29 @@ def turned_off_by(options: Mapping[str, Any]) -> str:
     YAML, and so DeepSpeed (commands/launch.py, ``_validate_launch_command``); empty if none."""
     named = (name for name in _OTHER_LAUNCHES if options.get(name) is True)
     return "" if options.get("use_deepspeed") else next(named, "")
+
+
+def settings_of_variables(variables: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return the options of ``accelerate launch`` that export the same variables; empty unless they
+    turn DeepSpeed on. Raises ValueError for a value that the plugin rejects."""
+    known = {name: value for name, value in variables.items() if value is not None}
+    if known.get("ACCELERATE_USE_DEEPSPEED", "").lower() not in ("true", "1"):
+        return {}
+    names = (name for name, (variable, _) in VARIABLES.items() if variable in known)
+    found = {"use_deepspeed": True, **{name: read(name, known) for name in names}}
+    others = {
+        "deepspeed_config_file": "ACCELERATE_DEEPSPEED_CONFIG_FILE",
+        "mixed_precision": "ACCELERATE_MIXED_PRECISION",
+    }
+    return found | {name: known[at] for name, at in others.items() if at in known}
+
+
+def uses_deepspeed(launch: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
+    """Return whether ``accelerate launch`` starts DeepSpeed with this YAML and these options."""
+    if turned_off_by(options):
+        return False
+    kind = launch.get("distributed_type", DEEPSPEED if block_of(launch) else None)
+    return bool(options.get("use_deepspeed")) or kind == DEEPSPEED
 
 
 def launch_of_options(

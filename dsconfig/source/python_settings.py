@@ -196,11 +196,22 @@ def trainer_settings(text: str, classes: Container[str]) -> tuple[str, dict[str,
     found: dict[str, Setting] = {}
     for node, is_certain in _calls(tree.body, module, is_certain=True):
         *owner, name = _parts(node.func)
-        named = named or (name if name in classes else "")
+        configured = _parsed(node) if name.endswith("Parser") else [name]
+        named = named or next((each for each in configured if each in classes), "")
         for key, value in _settings_of(node, ".".join(owner), name, classes):
             known = module.value(value) if isinstance(value, ast.expr) else value
             found.setdefault(key, Setting(known if is_certain else UNKNOWN, node.lineno))
     return (named, found) if named else None
+
+
+def _parsed(call: ast.Call) -> list[str]:
+    """Return the names of the classes whose fields a parser reads from the command line."""
+    listed = [
+        each
+        for given in call.args
+        for each in (given.elts if isinstance(given, ast.Tuple | ast.List) else [given])
+    ]
+    return [_parts(each)[-1] for each in listed]
 
 
 def arguments_in(tree: ast.Module) -> dict[str, Any]:

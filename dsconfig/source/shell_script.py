@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from dsconfig.report import Range
-from dsconfig.source import plugin_settings
+from dsconfig.source import plugin_settings, started_ranks
 from dsconfig.source.document import LAUNCH
 from dsconfig.source.pointer import MAX_DEPTH, is_block
 from dsconfig.source.positions import LineIndex, Offsets
@@ -28,8 +28,6 @@ _TRAINERS: Mapping[str, tuple[str, ...]] = {
     "xtuner": ("train",),
 }
 """Programs that start their own ranks, and their subcommands that train."""
-_ALL_DEVICES = frozenset(("llamafactory-cli", "lmf", "axolotl"))
-"""Those that use every visible GPU if no count is given; the others then use one process."""
 _MODULES = {
     "torch.distributed.run": "torchrun",
     "torch.distributed.launch": "torchrun",
@@ -43,9 +41,6 @@ _SLURM = {
     "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
 }
 _VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*|\$\(")
-_SBATCH = re.compile(r"^#SBATCH\s+(-.*)", re.MULTILINE)
-_SUBMITTED = re.compile(r"(?:--([a-z-]+)|-([NnG]|np))(?:[= ]\s*|(?=\d))(\S+)")
-"""An option of ``#SBATCH``, ``srun`` or ``mpirun`` and its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +61,7 @@ class Script:
     arguments_file: str | None = None
     """Path of the YAML or JSON with the other arguments."""
     launch_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Options of ``accelerate launch``; ``launch_places``: where they are."""
+    """Options of the launcher; ``launch_places``: where they are."""
     launch_places: Mapping[str, Offsets] = field(default_factory=dict[str, Offsets])
     files: Mapping[str, WrittenFile] = field(default_factory=dict[str, WrittenFile])
     has_launcher: bool = True
@@ -83,6 +78,11 @@ class Script:
     """The first argument, if it is no option."""
     line: int = 0
     folder: str = ""
+    batch: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What ``#SBATCH`` and ``srun`` reserve; ``is_submitted``: ``srun`` starts the launcher."""
+    is_submitted: bool = False
+    repeated: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    """Options that are written twice with different numbers: the first and the last, as written."""
 
     @property
     def rank(self) -> int:
@@ -109,7 +109,7 @@ def training_command(
 ) -> Script | None:
     """Return the first command that passes a ds_config to a program, else the first one that a
     launcher starts; None without either. ``is_known``: whether a command takes precedence."""
-    batch = _batch_options(text)
+    batch = started_ranks.reserved(text)
     variables = {
         name: batch[option] for option in _SLURM if option in batch for name in _SLURM[option]
     }
@@ -129,25 +129,6 @@ def option_range(text: str, option: str) -> Range | None:
     return None if place is None else LineIndex(text).range(place[0], place[1])
 
 
-def _batch_options(text: str) -> dict[str, str]:
-    """Return the options of ``#SBATCH`` lines that count nodes, GPUs and tasks."""
-    found: dict[str, str] = {}
-    for line in _SBATCH.findall(text):
-        found |= _counts(line)
-    return found
-
-
-def _counts(line: str) -> dict[str, str]:
-    """Return the options of a line that are counts; ``gpu:a100:4`` counts 4."""
-    short = {"N": "nodes", "gres": "gpus-per-node", "n": "ntasks", "np": "ntasks", "G": "gpus"}
-    found: dict[str, str] = {}
-    for long_name, letter, value in _SUBMITTED.findall(line):
-        name, number = long_name or letter, value.rpartition(":")[2]
-        if number.isdigit():
-            found[str(short.get(name, name))] = number
-    return found
-
-
 # --- commands
 
 
@@ -163,7 +144,10 @@ def _script(
     if first is None:
         return None
     if first and _base(words[0].text) in ("srun", "mpirun", "mpiexec"):
-        batch = {**batch, **_counts(" ".join(word.text for word in words[:first]))}
+        own = started_ranks.counts(" ".join(w.text for w in words[:first]))
+        batch = {**batch, **own}
+        if "ntasks" in own:
+            batch["srun-ntasks"] = own["ntasks"]
     values = {name: v.text if v.is_known else None for name, v in command.environment.items()}
     names = [word.text for word in words]
     base = _base(names[first])
@@ -172,14 +156,20 @@ def _script(
     if base in _TRAINERS:
         is_training = any(name in _TRAINERS[base] for name in names[at : at + 1])
         program, launch_places = at if is_training else None, dict[str, Offsets]()
-        launch, ranks = dict[str, Any](), _own_ranks(base, values)
+        launch, ranks = dict[str, Any](), started_ranks.of_program(base, values)
         launcher = base
     else:
         if launcher == "python" and _module_of(names, at) in _MODULES:
             launcher, at = _MODULES[_module_of(names, at)], names.index("-m", at) + 2
         program = next((i for i in range(at, len(names)) if _is_program(names, i)), None)
         launch, launch_places = _options(words[at:program])
-        ranks = _ranks(launcher, launch, batch)
+        ranks = started_ranks.of_launcher(
+            launcher,
+            launch,
+            batch,
+            values,
+            is_complete=all(map(_is_known, words[at:program])),
+        )
     if program is None:
         return None
     arguments = words[program + 1 :]
@@ -191,21 +181,24 @@ def _script(
         return None
     named = next((own[name] for name in CONFIG_OPTIONS if isinstance(own.get(name), str)), None)
     if launcher == "accelerate":
-        named = named or launch.get("deepspeed_config_file")
+        given = launch.get("deepspeed_config_file")
+        named = named or (given if isinstance(given, str) else None)
     content = _nested({name: value for name, value in own.items() if value is not None})
     content.pop("deepspeed", None)
     if named is not None:
         key = "deepspeed_config" if "deepspeed_config" in own else "deepspeed"
         content[key] = named
     is_accelerate = launcher == "accelerate"
+    exported = {} if is_accelerate else _exported(values)
+    named = named or exported.get("deepspeed_config_file")
     is_local = all(not word.file for word in words)
     return Script(
         {**content, LAUNCH: ranks},
         places if is_local else {},
         named,
-        launch_config=launch.get("config_file") if is_accelerate else None,
+        launch_config=_file_in(launch) if is_accelerate else None,
         arguments_file=file,
-        launch_options=launch if is_accelerate or launcher == "deepspeed" else {},
+        launch_options=launch | exported,
         launch_places=launch_places if is_local else {},
         files=files,
         has_launcher=launcher != "python",
@@ -217,7 +210,23 @@ def _script(
         line=words[first].line,
         environment=values,
         folder=command.folder,
+        batch=batch,
+        is_submitted=_base(words[0].text) == "srun" and first > 0,
+        repeated=_repeated(arguments, own),
     )
+
+
+def _file_in(options: Mapping[str, Any]) -> str | None:
+    named = options.get("config_file")
+    return named if isinstance(named, str) else None
+
+
+def _exported(values: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return the settings of accelerate in variables of the script, which a Trainer reads too."""
+    try:
+        return plugin_settings.settings_of_variables(values)
+    except ValueError:
+        return {}
 
 
 def _without_submitter(words: list[Word]) -> list[Word]:
@@ -244,18 +253,6 @@ def _arguments_file(words: list[Word], options: Mapping[str, Any]) -> str | None
         return "$config"
     is_file = isinstance(named, str) and named.endswith((".yaml", ".yml", ".json"))
     return named if is_file else None
-
-
-def _own_ranks(program: str, values: Mapping[str, str | None]) -> dict[str, int]:
-    """Return ``gpus`` and ``nodes`` of a program that starts its own ranks."""
-    if not _are_known(values, "NNODES", "NPROC_PER_NODE"):
-        return {}
-    nodes, each = _count(values, "NNODES"), _count(values, "NPROC_PER_NODE")
-    devices = values.get("CUDA_VISIBLE_DEVICES") or ""
-    if each is None and program in _ALL_DEVICES and re.fullmatch(r"[\d,]*\d", devices):
-        each = len(devices.split(","))
-    found = {"gpus": each * (nodes or 1)} if each else {}
-    return found | ({"nodes": nodes} if nodes else {})
 
 
 def _base(word: str) -> str:
@@ -306,6 +303,26 @@ def _options(words: list[Word]) -> tuple[dict[str, Any], dict[str, Offsets]]:
     return found, places
 
 
+def _repeated(words: list[Word], options: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return the options that the command itself has twice, with their first and last numbers;
+    those in variables are replaced on purpose, and programs collect texts."""
+    found: dict[str, tuple[str, str]] = {}
+    seen: dict[str, str] = {}
+    for at, word in enumerate(words):
+        written, sign, value = word.text.removeprefix("--").partition("=")
+        is_written = word.end - word.start == len(word.text) and word.text.startswith("--")
+        following = words[at + 1 : at + 2]
+        if not is_written or not (sign or following) or (not sign and not _is_known(following[0])):
+            continue
+        name = written.replace("-", "_")
+        value = value if sign else following[0].text
+        first = seen.setdefault(name, value)
+        are_numbers = all(type(value_of(each)) in (int, float, bool) for each in (first, value))
+        if are_numbers and value_of(first) != value_of(value) == options.get(name):
+            found[name] = (first, value)
+    return found
+
+
 def _is_known(word: Word) -> bool:
     """Return whether no run decides a word; text of a here-document may contain a variable."""
     return word.is_known and _VARIABLE.search(word.text) is None
@@ -350,49 +367,3 @@ def _nested(options: Mapping[str, Any]) -> dict[str, Any]:
             place = inner
         place[last] = value
     return content
-
-
-def _ranks(launcher: str, options: Mapping[str, Any], batch: Mapping[str, str]) -> dict[str, int]:
-    """Return ``gpus`` and ``nodes`` as far as they are known."""
-    if not _are_known(options, *_NODES, *_EACH):
-        return {}
-    nodes = _count(options, *_NODES) or _count(batch, "nodes")
-    if launcher == "accelerate":
-        gpus = _count(options, "num_processes")
-        return {name: n for name, n in (("gpus", gpus), ("nodes", nodes)) if n}
-    tasks = _count(batch, "ntasks")
-    if launcher == "python" and tasks and "ntasks-per-node" not in batch:
-        return {"gpus": tasks} | ({"nodes": nodes} if nodes else {})
-    each = _count(options, *_EACH) or _included(options.get("include"))
-    if each is None and launcher != "deepspeed":
-        each = _count(batch, "gpus-per-node" if launcher == "torchrun" else "ntasks-per-node")
-    if each is None:
-        each = _count(batch, "gpus-per-node") if launcher == "deepspeed" else None
-    found = {"gpus": each * (nodes or 1)} if each else {}
-    return found | ({"nodes": nodes} if nodes else {})
-
-
-_NODES, _EACH = ("num_nodes", "nnodes", "num_machines"), ("num_gpus", "nproc_per_node")
-
-
-def _are_known(values: Mapping[str, Any], *names: str) -> bool:
-    """Return whether none of these options has a value that only the run knows: a variable, or a
-    range of nodes (``1:4``)."""
-    found = [values[name] for name in names if name in values]
-    return all(value is not None and ":" not in str(value) for value in found)
-
-
-def _count(values: Mapping[str, Any], *names: str) -> int | None:
-    for name in names:
-        value = values.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-        if isinstance(value, str) and value.isdigit():
-            return int(value)
-    return None
-
-
-def _included(value: object) -> int | None:
-    """Return the GPUs of ``localhost:0,1`` on one host."""
-    slots = value.partition(":")[2] if isinstance(value, str) and "@" not in value else ""
-    return len(slots.split(",")) if slots else None

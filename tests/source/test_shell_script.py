@@ -143,7 +143,7 @@ def test_script_gives_training_arguments_and_ranks(tmp_path: Path) -> None:
     facts = gather(training_args=path)
     assert (facts.world_size, facts.nodes, facts.arguments["bf16"]) == (16, 2, True)
     assert not_none(facts.training).micro_batch_size == 4 and LAUNCH not in facts.arguments
-    assert facts.origins["world_size"] == "--training-args"
+    assert facts.origins["world_size"] == "training_args="
     assert gather(training_args=path, gpus=8).world_size == 8
     path.write_text("echo nothing")
     with pytest.raises(FactError, match="no command that starts a training program"):
