@@ -12,6 +12,7 @@ A config is a path, a string or a dict. Facts describe the run: GPUs, model, tra
     resolution = dsconfig.resolve("ds.json", facts)          # replaces every "auto"
     estimate = dsconfig.estimate(resolution, facts)          # memory and step time
     plan = dsconfig.plan(resolution, facts)                  # the input of dsengine
+    dsconfig.capabilities("optimizer")["LBFGS"]              # what dsengine supports
 
     dsconfig.tune(facts)[0].config                           # the fastest config that fits
     print(dsconfig.explain("overlap_comm"))                  # a key, or a rule such as DSC404
@@ -28,9 +29,11 @@ from typing import TYPE_CHECKING
 from dsconfig.lazy_imports import lazy_attributes
 
 if TYPE_CHECKING:
+    from dsconfig import features as features
     from dsconfig import hostfile as hostfile
     from dsconfig import launch_env as launch_env
     from dsconfig import tiles as tiles
+    from dsconfig.api import capabilities as capabilities
     from dsconfig.api import complete as complete
     from dsconfig.api import diagnose as diagnose
     from dsconfig.api import diff as diff
@@ -62,6 +65,8 @@ if TYPE_CHECKING:
     from dsconfig.facts.inputs import FactError as FactError
     from dsconfig.failures.diagnosis import Diagnosis as Diagnosis
     from dsconfig.failures.diagnosis import Failure as Failure
+    from dsconfig.features.table import Capability as Capability
+    from dsconfig.features.table import Status as Status
     from dsconfig.mesh import Degrees as Degrees
     from dsconfig.mesh import Mesh as Mesh
     from dsconfig.mesh import nearest_degree as nearest_degree
@@ -70,7 +75,6 @@ if TYPE_CHECKING:
     from dsconfig.planner.plan import Plan as Plan
     from dsconfig.planner.plan import PlannedStage as PlannedStage
     from dsconfig.planner.plan import PlannedUnit as PlannedUnit
-    from dsconfig.planner.plan import Status as Status
     from dsconfig.report import Diagnostic as Diagnostic
     from dsconfig.report import Effect as Effect
     from dsconfig.report import Report as Report
@@ -104,7 +108,7 @@ _TYPES = (
 
 
 _UNLISTED = {
-    *("__version__", "hostfile", "launch_env", "nearest_degree", "packed_layout"),
+    *("__version__", "features", "hostfile", "launch_env", "nearest_degree", "packed_layout"),
     *("terminal_text", "tiles"),
 }
 """Public for the engine."""

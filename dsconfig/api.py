@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
@@ -15,10 +14,10 @@ with lazy_imports():
     from dsconfig import examination, opening
     from dsconfig.comparison import differences, upgrades
     from dsconfig.cost import estimator, tuning
-    from dsconfig.facts import argument_names, inputs
     from dsconfig.facts import facts as facts_module
     from dsconfig.failures import reading as failures
     from dsconfig.planner import build
+    from dsconfig.planner import capabilities as capability_table
     from dsconfig.reference import explanation
     from dsconfig.report import report as reports
     from dsconfig.resolver import resolution as resolutions
@@ -39,8 +38,9 @@ if TYPE_CHECKING:
     from dsconfig.cost.search_space import Candidate
     from dsconfig.facts import Facts
     from dsconfig.failures.diagnosis import Diagnosis
+    from dsconfig.planner.capabilities import Kind, Table
     from dsconfig.planner.plan import Plan
-    from dsconfig.report import Diagnostic, Report
+    from dsconfig.report import Report
     from dsconfig.resolver.resolution import Resolution
     from dsconfig.runtimes.base import Runtime
     from dsconfig.runtimes.effective import Effective
@@ -78,18 +78,7 @@ def validate(
     report = examination.findings(
         read(document), _facts(facts), program, _release(version, runtime)
     )
-    return reports.Report(tuple(map(_in_arguments, report.diagnostics)))
-
-
-def _in_arguments(finding: Diagnostic) -> Diagnostic:
-    """Return a finding that names arguments of the library instead of command-line flags."""
-    message, help, in_arguments = finding.message, finding.help, argument_names.in_arguments
-    if "--" not in f"{message}{help}":
-        return finding
-    return finding._replace(
-        message=in_arguments(message),
-        help=help and in_arguments(help),
-    )
+    return reports.Report(report.diagnostics)
 
 
 def resolve(
@@ -106,8 +95,7 @@ def resolve(
     ``version`` is as in ``validate``. Raises ValueError for an unknown runtime or version,
     TypeError if ``facts`` is not a Facts.
     """
-    result = examination.resolution(read(document), _facts(facts), _program(runtime, version))
-    return replace(result, diagnostics=tuple(map(_in_arguments, result.diagnostics)))
+    return examination.resolution(read(document), _facts(facts), _program(runtime, version))
 
 
 def estimate(resolution: Resolution | Effective, facts: Facts) -> Estimate:
@@ -121,11 +109,9 @@ def estimate(resolution: Resolution | Effective, facts: Facts) -> Estimate:
         return estimator.estimate(resolution, facts)
     _require_resolution(resolution, "estimate")
     if resolution.effective is None:
-        listed = "; ".join(
-            argument_names.in_arguments(found.cause) for found in resolution.refusals
-        )
+        listed = "; ".join(found.cause for found in resolution.refusals)
         why = f"the config is not resolved: {listed or 'run validate for the errors'}"
-        raise inputs.ArgumentError(why)
+        raise ValueError(why)
     program = runtimes.runtime_of(resolution.runtime, resolution.version)
     return estimator.estimate(resolution.effective, facts, runtime=program)
 
@@ -138,6 +124,19 @@ def plan(resolution: Resolution, facts: Facts) -> Plan:
     """
     _require_resolution(resolution, "plan")
     return build.make_plan(resolution, _facts(facts))
+
+
+def capabilities(kind: Kind) -> Table:
+    """Return what dsengine supports, ignores and refuses, by name; the page is
+    docs/reference/engine-keys.md.
+
+    ``kind``: "key" (of a config), "degree" (of parallelism), "style" (of a tensor-parallel plan),
+    "optimizer", "feature", and what DeepSpeed has but dsengine does not: "name" (below
+    ``deepspeed``), "attribute" (of its engine), "flag" (of its launcher). Each has one or more
+    cases with ``status``, ``reason``, ``instead`` (the alternative) and ``condition``, "" for none;
+    the first whose condition holds decides. Raises ValueError for an unknown kind.
+    """
+    return capability_table.capabilities(kind)
 
 
 def complete(plan: Plan, facts: Facts) -> Plan:

@@ -19,6 +19,7 @@ from dsconfig.editor import actions
 from dsconfig.editor.actions import ActionKind
 from dsconfig.editor.open_file import OpenFile
 from dsconfig.facts import Facts, catalogue, embedded_facts, gathering
+from dsconfig.facts.naming import Surface, read_on
 from dsconfig.facts.request import FactsRequest
 from dsconfig.project import (
     accepted_changes,
@@ -87,10 +88,11 @@ class Request:
 def answer(request: str) -> str:
     """Return the answer to a request, both as JSON text."""
     parsed = Request(json.loads(request))
-    try:
-        data = _ANSWERS[parsed.kind](parsed)
-    except UsageError as error:
-        data = {"error": str(error)}
+    with read_on(Surface.PAGE):
+        try:
+            data = _ANSWERS[parsed.kind](parsed)
+        except UsageError as error:
+            data = {"error": str(error)}
     return json.dumps(finite(data), default=str)
 
 

@@ -6,7 +6,7 @@ Building all fifteen Typer commands takes longer than most of them take to run.
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from importlib import import_module
 from inspect import cleandoc
 from textwrap import wrap
@@ -20,6 +20,7 @@ from dsconfig.commands.flags import command_of
 from dsconfig.commands.help_page import PlainCommand, write_parameters
 from dsconfig.commands.printing import print_text
 from dsconfig.docstrings import docstring
+from dsconfig.facts.naming import Surface, read_on
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project.errors import UsageError
 from dsconfig.report import writers
@@ -115,6 +116,33 @@ _OPTIONS = re.compile(
 )
 
 
+_NAMED_ELSEWHERE = {
+    "--seq-len": "max-length max-seq-length max-seq-len cutoff-len sequence-len sequence-length",
+    "--gpus": "num-gpus num-processes",
+    "--nodes": "num-nodes nnodes num-machines",
+    "--micro-batch": "per-device-train-batch-size batch-size",
+    "--recompute full": "gradient-checkpointing activation-checkpointing",
+    "--tensor-parallel": "tp tp-size autotp-size",
+    "--sequence-parallel": "sp sp-size",
+    "--pipeline-parallel": "pp pp-size",
+    "--expert-parallel": "ep ep-size",
+    "--set zero_optimization.stage=N": "stage zero-stage",
+    "--precision": "bf16 fp16",
+}
+_ELSEWHERE = {name: flag for flag, names in _NAMED_ELSEWHERE.items() for name in names.split()}
+"""What flags of other programs are called here."""
+
+
+_OPTION = re.compile(r"[Nn]o such option: --([\w-]+)$")
+
+
+def _elsewhere(match: re.Match[str], options: Container[str]) -> str:
+    """Return the message about an unknown option with its name here, if another program has it and
+    it is among the command's ``options``."""
+    name = _ELSEWHERE.get(match[1].replace("_", "-"), "")
+    return f"{match[0]}; write {name}" if name.partition(" ")[0] in options else match[0]
+
+
 def _nearest(match: re.Match[str]) -> str:
     """Return the message about an unknown option with the nearest one, if one is near."""
     known = re.findall(r"--([\w-]+)", match[3])
@@ -133,6 +161,8 @@ def usage_error(error: Any) -> UsageError:
     text = " ".join(error.format_message().split()).rstrip(".")
     text = _NOT_A_NUMBER.sub(lambda match: _EXPECTED[match[1]], text)
     text = _OPTIONS.sub(_nearest, text)
+    options = {name for each in error.ctx.command.params for name in each.opts} if error.ctx else ()
+    text = _OPTION.sub(lambda match: _elsewhere(match, options), text)
     text = text.replace("Value error, ", "")
     text = text.replace("Input should be greater than or equal to", "must be at least")
     text = text.replace("Input should be less than or equal to", "must be at most")
@@ -154,7 +184,8 @@ class LazyGroup(TyperGroup):
             # Typer strips colors if stdout is not a terminal, also with FORCE_COLOR.
             color = True if os.environ.get("FORCE_COLOR") else None
             settings = {"standalone_mode": False, "color": color}
-            code: object = super().main(*args, **options | settings)
+            with read_on(Surface.COMMAND_LINE):
+                code: object = super().main(*args, **options | settings)
         except PARSER_ERROR as error:
             if type(error).__name__ == "NoArgsIsHelpError":
                 error.show()

@@ -78,12 +78,12 @@ def checkpoint(
     """
     try:
         # Not lazy: the package itself imports torch, and --help must work without it.
-        from dsengine.checkpoints import CheckpointError, conversion, verification
+        from dsengine.checkpoints import CheckpointError, conversion, directory, manifest
     except ImportError:
         raise UsageError("checkpoint requires torch: pip install 'dsconfig-zero[engine]'") from None
     if not os_errors.is_folder(folder):
         raise UsageError(f"{folder}: directory not found")
-    path = verification.checkpoint_path(folder, tag)
+    path = directory.checkpoint_path(folder, tag)
     _check_flags(action, to, output, stage=stage, ranks=ranks, precision=precision)
     if to is not None and output is not None:
         try:
@@ -101,7 +101,7 @@ def checkpoint(
         print_text(summary)
         return
     with progress(f"Verifying {path}"):
-        compared, faults = verification.verify(path)
+        compared, faults = manifest.verify(path)
     for fault in faults:
         print_text(fault, err=True)
     if faults:

@@ -9,7 +9,6 @@ from dsconfig.commands.printing import print_json, print_text
 from dsconfig.commands.progress import progress
 from dsconfig.commands.text_table import TextTable, emphasised, paragraph
 from dsconfig.cost import compat, limits, rendering
-from dsconfig.facts.inputs import in_flags
 from dsconfig.project.errors import UsageError, usage
 from dsconfig.report.sizes import size
 
@@ -31,7 +30,7 @@ def print_limits(
         answers = limits.limits(facts, effective, runtime=program.runtime)
     if not answers:
         if facts.outline is not None:
-            raise UsageError(in_flags(facts.why_no_model))
+            raise UsageError(facts.why_no_model)
         missing = [] if facts.world_size else ["--gpus"]
         missing += [] if facts.model else ["--model"]
         raise UsageError(f"--fit requires {' or '.join(missing)}")
@@ -80,7 +79,7 @@ def print_compat(facts: "Facts", program: str, output_format: str) -> None:
     if program != "deepspeed":
         raise UsageError(f"--compat: {program!r} is not supported; use --compat deepspeed")
     if facts.outline is not None:
-        raise UsageError(in_flags(facts.why_no_model))
+        raise UsageError(facts.why_no_model)
     if facts.model is None or facts.world_size is None:
         raise UsageError("--compat requires --model and --gpus")
     nodes = facts.nodes or 1

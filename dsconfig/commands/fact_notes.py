@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from dsconfig.batch import GLOBAL, MICRO, STEPS
+from dsconfig.facts.naming import is_name_of, named
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes.base import AUTO
 from dsconfig.schema.paths import ACCUMULATION
@@ -12,7 +13,6 @@ with lazy_imports():
     from dsconfig.commands import notes, text_table
     from dsconfig.cost import estimator
     from dsconfig.facts import trainer_fields
-    from dsconfig.facts import training as runs
     from dsconfig.project import assumed_facts, beside, inference
 
 if TYPE_CHECKING:
@@ -92,21 +92,21 @@ def note_ignored_flags(
     if training is None:
         return
     if batch is not None:
-        for flag, field, key, used in (
-            ("--micro-batch", "micro_batch_size", MICRO, batch.micro_batch),
-            ("--global-batch", "global_batch_size", GLOBAL, batch.global_batch),
-            ("--accumulation", "gradient_accumulation_steps", STEPS, batch.accumulation),
+        for argument, field, key, used in (
+            ("micro_batch", "micro_batch_size", MICRO, batch.micro_batch),
+            ("global_batch", "global_batch_size", GLOBAL, batch.global_batch),
+            ("accumulation", "gradient_accumulation_steps", STEPS, batch.accumulation),
         ):
             value = getattr(training, field)
-            if value in (None, used) or facts.origins.get(field) != flag:
+            if value in (None, used) or facts.origins.get(field) != named(argument):
                 continue
-            if flag == "--global-batch" and _multiplies(document, program):
+            if argument == "global_batch" and _multiplies(document, program):
                 _note_derived(value, batch, program)
             else:
-                _note_ignored(flag, value, f"{key} is {used}", f"{key}={value}")
+                _note_ignored(named(argument), value, f"{key} is {used}", f"{key}={value}")
     precision = training.precision
     now = str(effective.numerics.precision)
-    is_flag = facts.origins.get("precision") == runs.PRECISION_FLAG
+    is_flag = is_name_of(facts.origins.get("precision"), "precision")
     if is_flag and precision not in (None, now):
         switches = {now: "false", precision: "true"}
         change = " --set ".join(f"{n}.enabled={to}" for n, to in switches.items() if n != "fp32")

@@ -13,6 +13,7 @@ from dsconfig.commands import options
 from dsconfig.commands.flags import Only
 from dsconfig.commands.notes import note
 from dsconfig.commands.writing import write
+from dsconfig.facts.naming import named
 from dsconfig.facts.request import FactsRequest, flag_of
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import inference
@@ -73,9 +74,9 @@ def init(
     output = None if str(output) == "-" else output
     target = inference.target_program(runtime, None, source=str(output or ""), facts=facts)
     known = (facts.model, facts.world_size, facts.device)
-    if any((facts.model, facts.origins.get("world_size") == "--gpus", facts.device)) and not all(
-        known
-    ):
+    if any(
+        (facts.model, facts.origins.get("world_size") == named("gpus"), facts.device)
+    ) and not all(known):
         raise UsageError(
             "specify --model (or --params), --gpus and --device together, or none of them"
         )

@@ -7,6 +7,7 @@ from typing import Annotated, BinaryIO
 
 import typer
 
+from dsconfig.facts.naming import Surface, read_on
 from dsconfig.project.errors import UsageError
 
 LONGEST_HEADER = 4096
@@ -29,7 +30,8 @@ def lsp(
         raise UsageError(f"lsp requires pygls, which is not installed: {INSTALL}")
     # Imported by name because the package is optional.
     server = import_module("dsconfig.editor.server").create()
-    server.start_io(_Messages(sys.stdin.buffer))
+    with read_on(Surface.SETTINGS):
+        server.start_io(_Messages(sys.stdin.buffer))
     raise typer.Exit(server.exit_code)
 
 

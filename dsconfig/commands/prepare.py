@@ -65,7 +65,7 @@ def planned(
     try:
         return dsconfig.plan(resolution, facts)
     except build.PlanError as error:
-        message = f"{document.name}: {error.in_flags}"
+        message = f"{document.name}: {error}"
         if form == "json":
             print_failure(Report(error.diagnostics), target.data, message)
         else:

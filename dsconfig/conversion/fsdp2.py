@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dsconfig.conversion.unconverted import comment_lines, offload_patterns, unconverted
+from dsconfig.facts.naming import named
 from dsconfig.report import writers
 from dsconfig.runtimes.effective import Effective, Tier
 from dsconfig.schema.optimizers import TORCH, optimizer_type
@@ -43,7 +44,7 @@ def module(effective: Effective, name: str, unread: Collection[str] = ()) -> str
     """
     batch = effective.batch
     if batch is None:
-        raise ValueError("the batch is not determined: specify --gpus and the batch size")
+        raise ValueError(f"the batch is not determined: specify {named('gpus')} and the batch size")
     constants, converted = _constants(effective)
     constants = {
         "RANKS": batch.data_parallel,

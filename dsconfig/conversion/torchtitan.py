@@ -10,6 +10,7 @@ from dsconfig.conversion.unconverted import (
     tensor_degree,
     unconverted,
 )
+from dsconfig.facts.naming import named
 from dsconfig.report import writers
 from dsconfig.runtimes.effective import Effective, Precision, Tier
 from dsconfig.schema.paths import STAGE
@@ -41,7 +42,7 @@ def toml_text(effective: Effective, unread: Collection[str] = ()) -> str:
     if effective.numerics.precision is Precision.FP16:
         raise ValueError("torchtitan does not train in fp16: use bf16")
     if effective.batch is None:
-        raise ValueError("the batch is not determined: specify --gpus and the batch size")
+        raise ValueError(f"the batch is not determined: specify {named('gpus')} and the batch size")
     converted: list[str] = [*CONVERTED, *offload_patterns(effective)]
     sections = {**_training(effective), **_parallelism(effective)}
     for added, names in (_optimizer(effective), _schedule(effective)):

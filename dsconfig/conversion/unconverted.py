@@ -5,8 +5,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from dsconfig.facts.facts import Facts
+from dsconfig.features.table import Status
 from dsconfig.planner.coverage import cover
-from dsconfig.planner.plan import Status
 from dsconfig.report import writers
 from dsconfig.resolver.draft import auto_paths
 from dsconfig.runtimes.degrees import with_degrees

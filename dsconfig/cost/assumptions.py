@@ -16,6 +16,7 @@ from dsconfig.cost.families import family_of
 from dsconfig.cost.fit import verdict_on
 from dsconfig.cost.loss import SELECTS_LOSS, Loss
 from dsconfig.facts.facts import Facts
+from dsconfig.facts.naming import named
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.effective import Effective
 
@@ -49,7 +50,7 @@ def decisive_assumptions(
         # The newest release before a change of memory behavior that has another verdict.
         older = (release for release in BEFORE_CHANGES if release < program.version)
         alternatives = (
-            _estimated(f"--deepspeed-version {release}", effective, facts, program.at(release))
+            _estimated(named("version", str(release)), effective, facts, program.at(release))
             for release in older
         )
         decisive += islice((other for other in alternatives if other.fits is not fits), 1)
@@ -67,10 +68,10 @@ def _kernels(facts: Facts) -> Iterator[tuple[str, Facts]]:
         return
     if not SELECTS_LOSS & facts.execution.keys():
         # Fused cross entropy: the plain one, which is assumed, needs most.
-        yield f"--loss {Loss.FUSED}", facts.with_execution({"loss": str(Loss.FUSED)})
+        yield named("loss", str(Loss.FUSED)), facts.with_execution({"loss": str(Loss.FUSED)})
     shape, name = facts.architecture, "attn_implementation"
     # FlashAttention, for a family whose default attention is eager.
     if shape is None or is_flash(facts) or name in facts.execution:
         return
     if family_of(shape).has_flash:
-        yield "--attention flash", facts.with_execution({name: "flash_attention_2"})
+        yield named("attention", "flash"), facts.with_execution({name: "flash_attention_2"})

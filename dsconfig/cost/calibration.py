@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from dsconfig.cost.estimate import Component, DeviceMemory, Estimate, Option, Phase
 from dsconfig.cost.timeline import SHAPED
+from dsconfig.facts.naming import named
 from dsconfig.report.sizes import gib
 
 
@@ -50,8 +51,8 @@ def calibrate(option: Option, measured_bytes: int, *, what: str = "visible") -> 
     if constant + min(phases) <= 0:
         raise ValueError(
             f"{gib(measured_bytes, 2)} measured, {gib(estimated, 2)} estimated: this is a "
-            "different run, since the states of this config alone need more. Check --gpus and the "
-            "file, or specify --measured-as"
+            "different run, since the states of this config alone need more. Check "
+            f"{named('gpus')} and the file, or specify --measured-as"
         )
     return Calibration(
         measured_bytes=measured_bytes,

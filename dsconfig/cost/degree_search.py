@@ -26,7 +26,7 @@ from dsconfig.cost.divisions import (
 from dsconfig.cost.search import SearchResult
 from dsconfig.cost.search_space import Candidate, Space, open_space
 from dsconfig.facts.facts import Facts
-from dsconfig.facts.inputs import ArgumentError
+from dsconfig.facts.naming import subject
 from dsconfig.mesh import UNDIVIDED
 from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.runtimes.capabilities import (
@@ -206,18 +206,18 @@ def of_facts(
     """
     target = runtime_of(program)
     if problem := not_executed(target, facts.degrees):
-        raise ArgumentError(problem)
+        raise ValueError(problem)
     for found in indivisible(facts):
         if requires_equal_parts(target, found.axis):
             problem = f"{found.degree}: {found.problem}; use {found.use}"
-            raise ArgumentError(f"{found.axis}_parallel=: {problem}")
+            raise ValueError(f"{subject(f'{found.axis}_parallel')}: {problem}")
     found = best(
         facts,
         target,
         lambda known: open_space(known, runtime or target, fixed, selective=selective),
     )
     if found is None:
-        raise ArgumentError(
+        raise ValueError(
             f"{target.name} executes {label_of(facts.degrees).strip(', ')} only at the ZeRO stages "
             f"{', '.join(map(str, stages_under(target, facts.degrees)))}"
         )

@@ -32,6 +32,7 @@ from dsconfig.cost.workload import Workload
 from dsconfig.facts.adapters import rank_of
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.inputs import LARGEST_SIZE
+from dsconfig.facts.model import ModelTree
 from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.runtimes.degrees import (
     expert_degree,
@@ -261,7 +262,7 @@ def inputs_of(
             "parameters": model.parameters if model else None,
             "trainable": model.trainable if model else None,
             "lora_rank": rank_of(model) if model else None,
-            "assumed": list(model.assumed) if model else [],
+            "assumed": _assumed(model) if model else [],
             "gpus": facts.world_size,
             "nodes": facts.nodes,
             "device": facts.device.name if facts.device else None,
@@ -298,6 +299,12 @@ def simulator_of(runtime: str | Runtime) -> Callable[[Workload], Trace]:
     from dsconfig.cost import dsengine
 
     return dsengine.simulate
+
+
+def _assumed(model: ModelTree) -> list[str]:
+    """Return what a model's sizes assume, and what they leave out."""
+    left_out = [f"{model.uncounted} is not counted"] if model.uncounted else []
+    return [*model.assumed, *left_out]
 
 
 def spread(job: Workload, trace: Trace) -> tuple[int | None, int | None]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from dsconfig.cost.estimate import Option, TierMemory
 from dsconfig.facts.facts import Facts
+from dsconfig.facts.naming import named
 from dsconfig.report.sizes import in_gib, size
 from dsconfig.runtimes.effective import Effective
 
@@ -76,7 +77,7 @@ def _disk_shortfall(nvme: TierMemory, facts: Facts, effective: Effective | None 
     Empty if it fits or the size is unknown.
     """
     if nvme.bytes and effective is not None and not _names_disk(effective, facts):
-        return f"needs {size(nvme.bytes, 0)} of NVMe: specify --nvme"
+        return f"needs {size(nvme.bytes, 0)} of NVMe: specify {named('nvme')}"
     free = facts.host.nvme_bytes if facts.host else None
     if free is None or nvme.bytes <= free:
         return ""

@@ -9,6 +9,7 @@ from dsconfig.cost.activations import Recompute
 from dsconfig.cost.estimate import Option
 from dsconfig.cost.search_space import Batches, Candidate, Space
 from dsconfig.facts import Facts, TrainingFacts
+from dsconfig.facts.naming import named
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.mesh import divisors
 from dsconfig.runtimes.base import Runtime, runtime_of
@@ -71,7 +72,9 @@ def limits(
     ``tune`` choose at the limit. Raises ValueError if the device memory is unknown.
     """
     if facts.device_bytes is None:
-        raise ValueError("--fit requires the device: specify --device or --device-memory")
+        raise ValueError(
+            f"the device is unknown: specify {named('device')} or {named('device_memory')}"
+        )
     questions = _Questions(facts, effective, runtime)
     found: list[Limit] = []
     model = facts.model

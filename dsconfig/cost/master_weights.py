@@ -11,6 +11,7 @@ from typing import Any
 
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.inputs import FactError
+from dsconfig.facts.naming import named
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.effective import Effective, Numerics, Precision
 from dsconfig.schema.former_names import with_current_names
@@ -71,7 +72,7 @@ def _contradictions(kind: str, effective: Effective, program: Runtime) -> Iterat
     if precision is not Precision.BF16:
         yield (
             f"{kind} requires training in bf16, and this run trains in {precision}; set "
-            f"bf16.enabled to true, specify precision=, or remove {ARGUMENT}="
+            f"bf16.enabled to true, specify {named('precision')}, or remove {named(ARGUMENT)}"
         )
     yield from _opposite_keys(kind, effective.config)
     if not program.runs_deepspeed:
@@ -79,7 +80,7 @@ def _contradictions(kind: str, effective: Effective, program: Runtime) -> Iterat
     if kind == "none":
         yield (
             "none is not possible with DeepSpeed, which updates a copy of 16-bit weights; "
-            f"specify bf16 and {ON_DEEPSPEED}, or estimate for dsengine (runtime=)"
+            f"specify bf16 and {ON_DEEPSPEED}, or estimate for dsengine ({named('runtime')})"
         )
     elif effective.numerics.master_dtype is not Precision.BF16:
         yield f"bf16, but DeepSpeed keeps fp32 master weights with this config; {ON_DEEPSPEED}"

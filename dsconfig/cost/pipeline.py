@@ -12,6 +12,7 @@ from dsconfig.cost.activations import Activations
 from dsconfig.cost.weights import OUTSIDE, Weight, Weights
 from dsconfig.cost.workload import Workload, workload
 from dsconfig.facts.facts import Facts
+from dsconfig.facts.naming import named
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.effective import Effective
 
@@ -51,8 +52,8 @@ def blocks_of_stage(blocks: int, stage: int, stages: int) -> range:
     """
     if blocks < stages:
         raise ValueError(
-            f"--pipeline-parallel {stages}: the model has {blocks} blocks, so some stages would "
-            f"be empty; use at most {blocks}"
+            f"{named('pipeline_parallel', stages)}: the model has {blocks} blocks, so some "
+            f"stages would be empty; use at most {blocks}"
         )
     each, more = divmod(blocks, stages)
     first = stage * each + min(stage, more)

@@ -17,8 +17,8 @@ from dsconfig.cost.hardware import Rates, rates
 from dsconfig.cost.master_weights import priced
 from dsconfig.cost.weights import packing_of, weights_of
 from dsconfig.facts.facts import Facts
-from dsconfig.facts.inputs import ArgumentError
 from dsconfig.facts.model import Architecture, ModelTree
+from dsconfig.facts.naming import named
 from dsconfig.mesh import UNDIVIDED
 from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.runtimes.degrees import with_degrees, with_executed_degrees
@@ -80,7 +80,9 @@ def step_time(
     facts = divided(facts, effective.config)
     model, ranks, batch = facts.model, facts.world_size, effective.batch
     if model is None or ranks is None or batch is None:
-        raise ArgumentError("the step time requires model=, gpus= and the batch size")
+        raise ValueError(
+            f"the step time requires {named('model')}, {named('gpus')} and the batch size"
+        )
     sequences = facts.companions.sequences_per_sample
     in_sequences = replace(batch, micro_batch=batch.micro_batch * sequences)
     step = _StepModel(priced(effective, facts), facts, model, in_sequences, program)

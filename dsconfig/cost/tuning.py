@@ -13,7 +13,7 @@ from dsconfig.cost.search import AS_FAST, with_largest_batch
 from dsconfig.cost.search_space import Candidate, Space
 from dsconfig.cost.workload import require_facts
 from dsconfig.facts.facts import Facts
-from dsconfig.facts.inputs import ArgumentError
+from dsconfig.facts.naming import subject
 from dsconfig.report.sizes import size
 from dsconfig.runtimes.base import Runtime
 
@@ -50,7 +50,7 @@ def ranking(
     require_facts(facts, device=True)
     ranks, total = facts.data_parallel or 1, facts.training and facts.training.global_batch_size
     if total and total % ranks:
-        raise ArgumentError(f"global_batch=: {total} is not a multiple of {ranks} ranks")
+        raise ValueError(f"{subject('global_batch')}: {total} is not a multiple of {ranks} ranks")
     found = degree_search.of_facts(facts, runtime, fixed=fixed)
     space, best = found.chosen.space, found.chosen.result.chosen
     fitting, out = list[Candidate](), list[Candidate]()

@@ -11,6 +11,7 @@ from dsconfig.facts.adapters import LINEAR_TYPES
 from dsconfig.facts.base_weights import BaseWeights
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.model import Architecture, ModelTree
+from dsconfig.facts.naming import named
 from dsconfig.facts.tensor_plans import EVENLY, Split, split_of
 from dsconfig.mesh import UNDIVIDED, Degrees
 from dsconfig.runtimes.effective import Effective
@@ -116,8 +117,8 @@ def packing_of(effective: Effective, facts: Facts) -> Packing | None:
         return None
     if facts.model.trainable >= facts.model.parameters:
         raise ValueError(
-            f"--base-weights {facts.base_weights}: quantized weights cannot be trained; specify "
-            "--lora-rank or --trainable"
+            f"{named('base_weights', facts.base_weights)}: quantized weights cannot be trained; "
+            f"specify {named('lora_rank')} or {named('trainable')}"
         )
     return BaseWeights(facts.base_weights), effective.numerics.precision.bytes
 

@@ -11,8 +11,9 @@ from dsconfig.cost.master_weights import specified
 from dsconfig.cost.optimizers import OptimizerCost, cost_in_force
 from dsconfig.cost.weights import Size, Weight, Weights, packing_of, weights_of
 from dsconfig.facts.facts import Facts
-from dsconfig.facts.inputs import MAX_PARAMETERS, ArgumentError
+from dsconfig.facts.inputs import MAX_PARAMETERS
 from dsconfig.facts.model import ModelTree
+from dsconfig.facts.naming import named, subject
 from dsconfig.mesh import UNDIVIDED, Mesh, ranks_per_node
 from dsconfig.runtimes.effective import Effective, Precision, mesh_of
 from dsconfig.schema.version import NEWEST, Version
@@ -167,16 +168,19 @@ def require_facts(facts: Facts, *, device: bool = False, sequence_length: bool =
     length = facts.training.sequence_length if facts.training is not None else None
     missing = (
         (facts.model is None, facts.why_no_model),
-        (facts.world_size is None, "the number of GPUs is unknown: specify gpus="),
+        (facts.world_size is None, f"the number of GPUs is unknown: specify {named('gpus')}"),
         (
             device and facts.device_bytes is None,
-            "the device is unknown: specify device= or device_memory=",
+            f"the device is unknown: specify {named('device')} or {named('device_memory')}",
         ),
-        (sequence_length and length is None, "the sequence length is unknown: specify seq_len="),
+        (
+            sequence_length and length is None,
+            f"the sequence length is unknown: specify {named('seq_len')}",
+        ),
     )
     problems = [problem for is_missing, problem in missing if is_missing]
     if problems:
-        raise ArgumentError("; ".join(problems))
+        raise ValueError("; ".join(problems))
 
 
 def workload(
@@ -187,9 +191,9 @@ def workload(
     require_facts(facts)
     assert facts.model is not None and facts.world_size is not None
     if facts.model.parameters > MAX_PARAMETERS:
-        raise ArgumentError(
-            f"params=: {facts.model.parameters:.3g} parameters exceed any model; write a "
-            "count like 13e9, 13B or 700M"
+        raise ValueError(
+            f"{subject('params')}: {facts.model.parameters:.3g} parameters exceed any model; write "
+            "a count like 13e9, 13B or 700M"
         )
     batch, memory = effective.batch, facts.device_bytes
     packing = packing_of(effective, facts)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dsconfig.facts.model import ModelTree, ModuleFact, TensorFact, with_counts
+from dsconfig.facts.naming import named
 
 ALL_LINEAR = "all-linear"
 """PEFT's name for every linear layer except the head."""
@@ -46,7 +47,7 @@ def with_adapters(
     if tree.root is None:
         raise ValueError(
             f"{tree.name}: its layers are unknown, so adapters cannot be placed; specify "
-            "trainable=, the number of adapter parameters"
+            f"{named('trainable')}, the number of adapter parameters"
         )
     wanted = set(targets)
     matched: set[str] = set()

@@ -16,7 +16,7 @@ from dsconfig.facts.trainer_fields import FORMER, TAKEN
 from dsconfig.facts.training import TrainingFacts, training
 from dsconfig.mesh import nodes_for
 from dsconfig.source import arctic_config, option_configs, plugin_settings, reading
-from dsconfig.source.document import LAUNCH, Document, count_distinctive
+from dsconfig.source.document import LAUNCH, Document, Launcher, count_distinctive
 from dsconfig.source.from_yaml import EMBEDDING_KEYS
 from dsconfig.source.pointer import is_block
 
@@ -51,10 +51,11 @@ def complete(facts: Facts, document: Document) -> Facts:
     is_arctic = arctic_config.is_arctic(container)
     launch = None if is_arctic else launches.launch_of(document, facts)
     if launch is not None:
-        facts = launches.complete(facts, launch)
+        facts = _with_launcher(launches.complete(facts, launch), document.launcher)
         if not is_accelerate_config(container):
             return facts
     facts = _with_ranks(facts, container.get(LAUNCH) or {}, name)
+    facts = _with_launcher(facts, document.launcher)
     try:
         if is_accelerate_config(container):
             return facts if facts.launch else _with_launch(facts, container, name)
@@ -67,6 +68,23 @@ def complete(facts: Facts, document: Document) -> Facts:
         return _with_arguments(facts, container, name) if is_of_trainer(container) else facts
     except FactError:  # an invalid value, which a rule reports, or a file of another program
         return facts
+
+
+def _with_launcher(facts: Facts, launcher: Launcher) -> Facts:
+    """Return the facts with what a script passes to accelerate; given facts win."""
+    facts = replace(
+        facts,
+        launch_options=facts.launch_options or launcher.options,
+        launch_variables=facts.launch_variables or launcher.variables,
+    )
+    if facts.launch or not launcher.settings:
+        return facts
+    top = {name: n for name, n in launcher.options.items() if name in plugin_settings.TOP_LEVEL}
+    try:
+        found = _with_launch(facts, {**launcher.settings, **top}, launcher.file)
+    except FactError:  # an invalid value, which a rule reports
+        return facts
+    return replace(found, launch=launcher.settings)
 
 
 def _with_replaced(facts: Facts, file: str) -> Facts:

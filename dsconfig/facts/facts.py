@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from dsconfig.facts.naming import named
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.mesh import UNDIVIDED, Degrees
 from dsconfig.report.sizes import counted, size
@@ -73,6 +74,10 @@ class Facts:
     """Versions of transformers, accelerate, TRL, torch and CUDA by name, if known."""
     launch: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     """The settings of an accelerate config file, including its ``deepspeed_config`` block."""
+    launch_options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """Options of ``accelerate launch``, which take precedence over the settings."""
+    launch_variables: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Variables of accelerate that a script sets, which settings and options replace."""
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     passed_on_by: str = ""
     """The program that passes the TrainingArguments on, by its dialect; empty for a script."""
@@ -123,7 +128,7 @@ class Facts:
     @property
     def why_no_model(self) -> str:
         """Why the model's sizes are unknown, and how to specify them."""
-        default = "the model is unknown: specify model= or params="
+        default = f"the model is unknown: specify {named('model')} or {named('params')}"
         return self.outline.why if self.outline is not None else default
 
     @property

@@ -21,7 +21,8 @@ from dsconfig.facts.inputs import (
 )
 from dsconfig.facts.machine import DeviceFacts, HostFacts, cpu_device, local_host, named_device
 from dsconfig.facts.model import ModelOutline, ModelTree
-from dsconfig.facts.request import DECLARED, DEFAULTS, FactsRequest, flag_of
+from dsconfig.facts.naming import named
+from dsconfig.facts.request import DECLARED, DEFAULTS, FactsRequest
 from dsconfig.facts.training import GATHERED_AS, TrainingFacts, execution_of, training
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.schema.version import Version
@@ -152,7 +153,9 @@ def _facts(arguments: Mapping[str, Any]) -> Facts:
     _check_ranks(ranks, nodes, degrees)
     if ranks is not None and nodes is None:
         nodes = mesh.nodes_for(ranks)
-        origins["nodes"] = f"assumed: {mesh.PER_NODE} GPUs per node (override with --nodes)"
+        origins["nodes"] = (
+            f"assumed: {mesh.PER_NODE} GPUs per node (override with {named('nodes')})"
+        )
     for argument in ("micro_batch", "global_batch", "accumulation", "seq_len", "total_steps"):
         require_positive(arguments[argument], argument)
     for argument in ("learning_rate", "warmup_steps"):
@@ -238,7 +241,7 @@ def _degrees(arguments: Mapping[str, Any], origins: dict[str, str]) -> mesh.Degr
         require_positive(arguments[argument], argument)
         if arguments[argument] is not None:
             given[name] = arguments[argument]
-            origins[argument] = flag_of(argument)
+            origins[argument] = named(argument)
     return mesh.Degrees(**given)
 
 
@@ -266,12 +269,12 @@ def _argument_or_launch(
     value: int | None = arguments[argument]
     if value is None:
         if launched is not None:
-            origins[fact] = "--accelerate-config"
+            origins[fact] = named("accelerate_config")
         elif argument in script:
-            origins[fact] = "--training-args"
+            origins[fact] = named("training_args")
         return launched if launched is not None else script.get(argument)
     require_positive(value, argument)
-    origins[fact] = flag_of(argument)
+    origins[fact] = named(argument)
     return value
 
 
@@ -310,7 +313,7 @@ def _node_link(bandwidth: str | float | None, origins: dict[str, str]) -> float 
     """Return the inter-node GB/s per GPU, from text such as ``50GB`` or ``400Gbit``."""
     if bandwidth is None:
         return None
-    origins["node_link_gb_per_second"] = "--node-link"
+    origins["node_link_gb_per_second"] = named("node_link")
     text = str(bandwidth).strip().lower().removesuffix("/s").removesuffix("ps")
     per_byte = 8 if text.endswith("gbit") else 1
     for unit in ("gbit", "gb"):
@@ -335,7 +338,7 @@ def _device(
     capacity = parse_bytes(memory, "device_memory") if memory is not None else None
     if device is None and capacity is None:
         return None
-    origins["device"] = "--device" if device is not None else "--device-memory"
+    origins["device"] = named("device" if device is not None else "device_memory")
     if device is None:
         return DeviceFacts(name="device", memory_bytes=capacity)
     if isinstance(device, DeviceFacts):
@@ -372,8 +375,8 @@ def _host(
             nvme_path=nvme,
             nvme_bytes=disk or here.nvme_bytes,
         )
-    flags = {"--host-memory": capacity, "--nvme": nvme, "--nvme-size": disk}
-    origin = next((flag for flag, value in flags.items() if value is not None), None)
+    stated = {"host_memory": capacity, "nvme": nvme, "nvme_size": disk}
+    origin = next((named(name) for name, value in stated.items() if value is not None), None)
     if origin is None:
         return None
     origins["host"] = origin
@@ -386,15 +389,15 @@ def _model(
     origins: dict[str, str],
 ) -> ModelTree | ModelOutline | None:
     if model is not None and params is not None:
-        raise FactError("params", "cannot be combined with model=; specify one of them")
+        raise FactError("params", f"cannot be combined with {named('model')}; specify one of them")
     if params is not None:
-        origins["model"] = "--params"
+        origins["model"] = named("params")
         if not isinstance(params, str | int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise FactError("params", f"{shown(params)} is not a number; write 13e9, 13B or 700M")
         return parameter_count.model(params)
     if model is None:
         return None
-    origins["model"] = "--model"
+    origins["model"] = named("model")
     if isinstance(model, ModelTree):
         return model
     if not isinstance(model, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -409,7 +412,7 @@ def _model(
         return hf_config.from_path(path)
     cached = hub.config_of(str(model))
     if cached is not None:
-        origins["model"] = f"--model, from {cached}"
+        origins["model"] = f"{named('model')}, from {cached}"
         return hf_config.from_path(cached)
     return named_model.model(str(model))
 
@@ -429,14 +432,14 @@ def _trained(
     trainable = arguments["trainable"]
     if rank is None and (targets is not None or dropout):
         argument = "lora_targets" if targets is not None else "lora_dropout"
-        raise FactError(argument, "requires lora_rank=")
+        raise FactError(argument, f"requires {named('lora_rank')}")
     argument = "trainable" if rank is None else "lora_rank"
     if rank is None and trainable is None:
         return model
     if isinstance(model, ModelOutline):
         raise FactError(argument, model.why)
     if model is None:
-        raise FactError(argument, "requires model= or params=")
+        raise FactError(argument, f"requires {named('model')} or {named('params')}")
     if rank is not None:
         require_positive(rank, argument)
         every = adapters.ALL_LINEAR if targets is None else targets
@@ -465,8 +468,8 @@ def _base_weights(
     if kind not in base_weights.NAMES:
         raise FactError("base_weights", f"{kind!r} is not one of {', '.join(base_weights.NAMES)}")
     if isinstance(model, ModelTree) and model.trainable >= model.parameters:
-        message = "quantized weights cannot be trained; specify lora_rank= or trainable="
-        raise FactError("base_weights", message)
+        others = f"{named('lora_rank')} or {named('trainable')}"
+        raise FactError("base_weights", f"quantized weights cannot be trained; specify {others}")
     return str(kind)
 
 
@@ -479,16 +482,16 @@ def _training(
     own = {field: arguments[argument] for field, argument in GATHERED_AS.items()}
     own = {field: value for field, value in own.items() if value is not None}
     for field in own:
-        origins[field] = flag_of(GATHERED_AS[field])
+        origins[field] = named(GATHERED_AS[field])
     if execution := execution_of(arguments):
         own["execution"] = execution
     if arguments["training_args"] is None:
         if launch_precision is not None and "precision" not in own:
             own["precision"] = launch_precision
-            origins["precision"] = "--accelerate-config"
+            origins["precision"] = named("accelerate_config")
         return TrainingFacts(**own) if own else None
     facts = training(written)
     for field in fields(facts):
         if field.name not in own and getattr(facts, field.name) is not None:
-            origins[field.name] = "--training-args"
+            origins[field.name] = named("training_args")
     return replace(facts, **own)

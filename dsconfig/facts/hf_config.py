@@ -7,10 +7,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
-from dsconfig.facts import architectures, hf_attributes, inputs, mixers, mixtures
+from dsconfig.facts import architectures, hf_attributes, inputs, mixers, mixtures, naming
 from dsconfig.facts.architectures import HOME_OF_FAMILY
 from dsconfig.facts.inputs import FactError
 from dsconfig.facts.model import Architecture, ModelOutline, ModelTree, ModuleFact, with_counts
+from dsconfig.facts.naming import named
 from dsconfig.source.plain import shown
 from dsconfig.source.pointer import is_block, is_list
 
@@ -100,11 +101,11 @@ def from_path(path: str | Path) -> ModelTree | ModelOutline:
     Raises FactError if a size is not a number or the file is not a config.
     """
     file = Path(path)
-    return _cached(str(file), file.stat().st_mtime_ns)
+    return _cached(str(file), file.stat().st_mtime_ns, naming.current())
 
 
 @lru_cache(maxsize=16)
-def _cached(path: str, _changed: int) -> ModelTree | ModelOutline:
+def _cached(path: str, _changed: int, _surface: naming.Surface) -> ModelTree | ModelOutline:
     return model_or_outline(inputs.read_file(path, "model"), name=path)
 
 
@@ -133,7 +134,7 @@ def model(config: Mapping[str, Any], name: str = "model") -> ModelTree:
     _check_family(config)
     part = language_part(config)
     if part is None:
-        remedy = "add hidden_size and num_hidden_layers, or specify params="
+        remedy = f"add hidden_size and num_hidden_layers, or specify {named('params')}"
         raise SizesUnknown("model", f"{name} has no hidden size or number of layers; {remedy}")
     if "model_type" not in part and config.get("model_type") in _TEXT_FAMILIES:
         part = {**part, "model_type": config["model_type"]}
@@ -142,7 +143,7 @@ def model(config: Mapping[str, Any], name: str = "model") -> ModelTree:
         part = {**part, "tie_word_embeddings": tied}  # the top-level setting wins
     shape = _sizes(part)
     if not shape.vocab_size:
-        remedy = "add it, or specify params="
+        remedy = f"add it, or specify {named('params')}"
         raise SizesUnknown("model", f"{name} has no vocab_size: {remedy}")
     dtype = config.get("dtype") or config.get("torch_dtype") or part.get("torch_dtype")
     dtype = dtype or part.get("dtype")
@@ -223,9 +224,9 @@ def _sizes(config: Mapping[str, Any]) -> Architecture:
     layers = _depth(config) or 0
     if layers * (mixtures.count(config, mixtures.EXPERTS) or 1) > MAX_VALUES:
         message = "the number of layers and experts is larger than any model has"
-        raise SizesUnknown("model", f"{message}; fix the file, or specify params=")
-    named = config.get("model_type") or config.get("architecture")
-    family = _TEXT_FAMILIES.get(str(named), named)
+        raise SizesUnknown("model", f"{message}; fix the file, or specify {named('params')}")
+    kind = config.get("model_type") or config.get("architecture")
+    family = _TEXT_FAMILIES.get(str(kind), kind)
     mixture = mixtures.mixture_of(config, layers)
     dense = frozenset(mixture.get("dense_blocks", range(layers)))
     blocks = mixers.blocks_of(config, layers, hidden, lambda place: place not in dense)
@@ -256,7 +257,7 @@ def _extras(config: Mapping[str, Any]) -> Mapping[str, int]:
     if sizes.get("kv_lora_rank") or HOME_OF_FAMILY.get(str(config.get("model_type"))) == "deepseek":
         missing = [name for name in _LATENT if name not in sizes]
         if missing:
-            remedy = "latent attention requires them; add them, or specify params="
+            remedy = f"latent attention requires them; add them, or specify {named('params')}"
             raise SizesUnknown("model", f"missing {', '.join(missing)}: {remedy}")
     return MappingProxyType(sizes)
 
@@ -313,7 +314,7 @@ def _first(config: Mapping[str, Any], name: str) -> int | None:
             continue
         if _differs(value):
             message = f"{key} is {shown(value)}: it differs between parts of the model"
-            raise SizesUnknown("model", f"{message}; specify params=")
+            raise SizesUnknown("model", f"{message}; specify {named('params')}")
         return inputs.size_in_model(key, value)
     return None
 
@@ -357,7 +358,7 @@ def _counted(name: str, shape: Architecture) -> ModelTree | None:
     for tensor, fact in tree.root.named_parameters():
         if min(fact.shape, default=1) < 1:
             message = f"{name} has {tensor} of shape {fact.shape}; a size is missing or too small"
-            raise SizesUnknown("model", f"{message}: fix it, or specify params=")
+            raise SizesUnknown("model", f"{message}: fix it, or specify {named('params')}")
     return tree
 
 
@@ -372,5 +373,5 @@ def _estimated(name: str, shape: Architecture, config: Mapping[str, Any]) -> Mod
     assert tree is not None  # the related families are known
     message = f"the layout of {shape.family or 'this family'} is unknown; counted like {relative}"
     if shape.family in _UNLIKE or not hf_attributes.is_listed(shape.family):
-        message += ", so the parameter count may be far off: specify --params"
+        message += f", so the parameter count may be far off: specify {named('params')}"
     return replace(tree, root=None, architecture=shape, assumed=(message,))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from dsconfig import os_errors
-from dsconfig.facts.request import flag_of
+from dsconfig.facts import naming
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.source.file_kinds import SCRIPTS
 from dsconfig.source.plain import TOO_MANY_DIGITS, shown, without_large_integers
@@ -19,35 +19,12 @@ with lazy_imports():
     from dsconfig.source import shell_script
 
 
-class ArgumentError(ValueError):
-    """An error about arguments of the library; its message refers to them as ``gpus=``."""
-
-    @property
-    def in_flags(self) -> str:
-        """The message with command-line flags in place of arguments."""
-        return in_flags(str(self))
-
-
-class FactError(ArgumentError):
+class FactError(ValueError):
     """A fact that cannot be used; ``argument`` is the argument of :func:`gather` it came from."""
 
     def __init__(self, argument: str, message: str) -> None:
-        super().__init__(f"{argument}: {message}")
+        super().__init__(f"{naming.subject(argument)}: {message}")
         self.argument = argument
-
-    @property
-    def in_flags(self) -> str:
-        """The message with command-line flags in place of arguments."""
-        _, _, message = str(self).partition(": ")
-        return f"{flag_of(self.argument)}: {in_flags(message)}"
-
-
-_ARGUMENT = re.compile(r"\b([a-z][a-z_]*)=(?=[ ;:,.)]|$)")
-
-
-def in_flags(message: str) -> str:
-    """Return a message with command-line flags in place of arguments."""
-    return _ARGUMENT.sub(lambda match: flag_of(match[1]), message)
 
 
 LARGEST_SIZE = 2**63 - 1
@@ -90,6 +67,7 @@ _BYTE_UNITS = {
     "b": 1,
     **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
     **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
+    **{f"{letter}i": 1024**power for power, letter in enumerate("kmgt", 1)},
     **{letter: 1000**power for power, letter in enumerate("kmgt", 1)},
 }
 

@@ -15,7 +15,7 @@ import yaml
 from dsconfig import hostfile, os_errors
 from dsconfig.facts import dialects
 from dsconfig.facts.dialects import Dialect
-from dsconfig.facts.launch_facts import DERIVED, FILE, Origin, Sourced
+from dsconfig.facts.launch_facts import DERIVED, ENVIRONMENT, FILE, Origin, Sourced
 from dsconfig.facts.trainer_fields import TAKEN
 from dsconfig.source import from_yaml, python_settings, shell_script, yaml_numbers
 from dsconfig.source.document import LAUNCH
@@ -190,7 +190,7 @@ def _of_script(path: Path, text: str, releases: Mapping[str, str]) -> Content | 
         content.keys.update(from_file)
     for name, value in script.environment.items():
         known = UNKNOWN if value is None else value
-        content.environment[name] = Sourced(known, Origin(FILE, f"{path}:{script.line}"))
+        content.environment[name] = Sourced(known, _exported(name, script, path))
     settings = _accelerate(script, path, files)
     _with_launcher(content, script, settings, path)
     return content._replace(script=script, settings=settings, is_complete=in_file is not None)
@@ -295,8 +295,13 @@ def _with_launcher(
     """Add what the launcher sets in the environment."""
     precision = script.launch_options.get("mixed_precision") or settings.get("mixed_precision")
     if script.launcher == "accelerate" and isinstance(precision, str):
-        origin = Origin(FILE, f"{path}:{script.line}")
+        origin = _exported("mixed_precision", script, path)
         content.environment["ACCELERATE_MIXED_PRECISION"] = Sourced(precision, origin)
+
+
+def _exported(name: str, script: Script, path: Path) -> Origin:
+    """Return the origin of a variable that is set for the command."""
+    return Origin(ENVIRONMENT, f"{name} ({path}:{script.line})")
 
 
 def _accelerate(script: Script, path: Path, files: list[str]) -> Mapping[str, Any]:
@@ -322,8 +327,10 @@ def started_ranks(content: Content, path: Path) -> dict[str, Sourced]:
         found["nodes"] = found["nodes"] or content.settings.get("num_machines")
     if script.launcher == "deepspeed" and not found["ranks"]:
         hosts = _hosts(script, path)
-        if hosts is not None:
-            found = {"ranks": sum(map(len, hosts.values())), "nodes": len(hosts)}
+        if hosts:
+            each = script.launch_options.get("num_gpus")
+            slots = len(hosts) * each if each else sum(map(len, hosts.values()))
+            found = {"ranks": slots, "nodes": len(hosts)}
     return {name: Sourced(n, origin) for name, n in found.items() if type(n) is int and n > 0}
 
 
@@ -337,6 +344,8 @@ def _hosts(script: Script, path: Path) -> hostfile.Slots | None:
     options = script.launch_options
     try:
         hosts = hostfile.parse((text or "").splitlines())
-        return hostfile.select(hosts, options.get("include"), options.get("exclude")) or None
+        found = hostfile.select(hosts, options.get("include"), options.get("exclude"))
     except ValueError:
         return None
+    most = options.get("num_nodes")
+    return dict(list(found.items())[: most if type(most) is int and most > 0 else None])

@@ -10,6 +10,7 @@ from dsconfig.source import expressions
 from dsconfig.source.python_settings import UNKNOWN
 
 FILE, DEFAULT, FLAG, DERIVED = "file", "default", "flag", "derived"
+ENVIRONMENT = "environment"
 """Kinds of origins."""
 
 

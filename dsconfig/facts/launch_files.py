@@ -11,7 +11,15 @@ from typing import Any, NamedTuple
 
 from dsconfig.facts.dialects import Dialect
 from dsconfig.facts.launch_content import Content, content_of, found_file, started_ranks
-from dsconfig.facts.launch_facts import DEFAULT, DERIVED, FILE, LaunchedKeys, Origin, Sourced
+from dsconfig.facts.launch_facts import (
+    DEFAULT,
+    DERIVED,
+    ENVIRONMENT,
+    FILE,
+    LaunchedKeys,
+    Origin,
+    Sourced,
+)
 from dsconfig.schema import paths
 from dsconfig.schema.paths import KeyPath
 from dsconfig.source import Document, findings, plugin_settings, reading
@@ -72,6 +80,11 @@ class Launch(NamedTuple):
             return f"{self.unknown_config} decides it at run time"
         return f"{self.program.title} trains without DeepSpeed"
 
+    def value_of(self, key: str) -> Any:
+        """Return the value of a key of the launched program, or None."""
+        found = self.keys.get(key)
+        return None if found is None else found.value
+
     def value(self, fact: str) -> Any:
         """Return the value of a fact, or None."""
         found = self.facts.get(fact)
@@ -121,7 +134,7 @@ def launch_in(
         program,
         release,
         content.variant,
-        _facts(own, document, has_deepspeed=keys.has_deepspeed),
+        _facts(own, document, program, has_deepspeed=keys.has_deepspeed),
         own,
         content.keys,
         document,
@@ -202,7 +215,8 @@ def _config(
     shipped = _shipped(program, name) if is_text and file is None else None
     if shipped is not None:
         return reading.document_from_dict(json.loads(shipped), f"{name} of {release}")
-    document = reading.read(path)
+    in_code = named.origin.source.rpartition(":")[0] if is_block(name) else ""
+    document = reading.read(in_code if in_code.endswith(".py") else path)
     if _has_config(document):
         return document
     if is_block(name) and content.script is None:
@@ -263,13 +277,18 @@ def _own_facts(keys: LaunchedKeys) -> dict[str, Sourced]:
 
 
 def _facts(
-    own: Mapping[str, Sourced], document: Document | None, *, has_deepspeed: bool
+    own: Mapping[str, Sourced],
+    document: Document | None,
+    program: Dialect,
+    *,
+    has_deepspeed: bool,
 ) -> dict[str, Sourced]:
     """Return the facts, in order; those of the ds_config take precedence where it decides."""
     found = dict(own)
     config: object = None if document is None else document.value
     if is_block(config) and document is not None and _has_config(document):
         found |= _of_config(config, document, own)
+        found |= _unswitched(config, document, program, own)
     elif not has_deepspeed and "zero_stage" not in found:
         found["zero_stage"] = Sourced("none", Origin(DERIVED, "no ds_config"))
     return {name: found[name] for name in dict.fromkeys((*NAMES, *found)) if name in found}
@@ -311,11 +330,32 @@ def _of_config(
         if decided is not None and (known is None or known.origin.kind == DEFAULT):
             found[name] = decided
     known = facts.get("precision")
+    if document.is_generated:
+        return found  # the launcher's precision is in it, which the program's replaces
     for precision, path in paths.HALF_PRECISIONS.items():
         switched = written(path)
         if switched and switched.value is True and (known is None or known.origin.kind == DEFAULT):
             found["precision"] = Sourced(precision, switched.origin)
     return found
+
+
+def _unswitched(
+    config: Mapping[str, Any], document: Document, program: Dialect, facts: Mapping[str, Sourced]
+) -> dict[str, Sourced]:
+    """Return the precision of a Trainer whose arguments do not have the one of its launcher: they
+    decide an "auto" of the config that they name."""
+    asked = facts.get("precision")
+    is_named = program.reader == "transformers" and not document.launcher.settings.get(BLOCK)
+    if asked is None or asked.origin.kind != ENVIRONMENT or not is_named:
+        return {}
+    switch = paths.HALF_PRECISIONS.get(asked.value)
+    if switch is None or value_at(config, switch, None) != "auto":
+        return {}
+    return {"precision": Sourced("fp32", Origin(DERIVED, f"no {asked.value} in the arguments"))}
+
+
+BLOCK = "deepspeed_config"
+"""The block of accelerate's YAML that names a config, or generates one."""
 
 
 def _unread(content: Content) -> Iterator[NotUnderstood]:

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dsconfig.facts.facts import Facts
-from dsconfig.facts.launch_facts import DEFAULT, FLAG
+from dsconfig.facts.launch_facts import DEFAULT, ENVIRONMENT, FLAG
 from dsconfig.facts.launch_files import FROZEN, Launch
 from dsconfig.facts.request import FactsRequest
 from dsconfig.facts.trainer_fields import FORMER, TAKEN
@@ -69,6 +69,8 @@ def arguments_of(launch: Launch) -> dict[str, Any]:
     stated = {name: fact.value for name, fact in launch.own.items() if _is_stated(name, launch)}
     arguments |= {name: stated[fact] for fact, name in _TRAINER_NAMES.items() if fact in stated}
     precision = stated.get("precision")
+    if precision is not None and launch.own["precision"].origin.kind == ENVIRONMENT:
+        precision = None  # the launcher's, which is no argument
     for name in ("bf16", "fp16"):
         arguments.pop(name, None)
         if precision in ("bf16", "fp16"):

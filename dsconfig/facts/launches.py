@@ -12,12 +12,14 @@ from dsconfig.facts.inputs import FactError
 from dsconfig.facts.launch_facts import FLAG, Origin, Sourced
 from dsconfig.facts.launch_files import Launch
 from dsconfig.facts.model import ModelOutline
-from dsconfig.facts.request import FactsRequest, flag_of
+from dsconfig.facts.naming import named
+from dsconfig.facts.request import FactsRequest
 from dsconfig.facts.training import GATHERED_AS, TrainingFacts
 from dsconfig.report import Diagnostic, Effect
 from dsconfig.source import findings
 from dsconfig.source.document import Document
 from dsconfig.source.file_kinds import SCRIPTS
+from dsconfig.source.pointer import is_block
 
 SUFFIXES = (".yaml", ".yml", ".json", ".py", *SCRIPTS)
 _ADAPTERS = ("lora_rank", "lora_targets", "base_weights")
@@ -56,7 +58,10 @@ def with_config(document: Document) -> Document:
     if not without_config(document):
         return document
     launch = launch_of(document)
-    if any(each.effect is Effect.ALTERED for each in document.diagnostics):
+    if any(
+        each.code == findings.NO_CONFIG and each.effect is Effect.ALTERED
+        for each in document.diagnostics
+    ):
         return document  # its launcher turns DeepSpeed off
     if launch is not None and launch.document is None and not document.is_unreadable:
         note = findings.no_config_named(launch.why_no_config)
@@ -67,7 +72,25 @@ def with_config(document: Document) -> Document:
     name = document.opened or document.named_in or document.name
     container = {key: found.value for key, found in launch.keys.items()}
     found = (*launch.document.diagnostics, *_beside(document))
-    return launch.document._replace(container=container, named_in=name, diagnostics=found)
+    return launch.document._replace(
+        container=container, named_in=name, diagnostics=found, launcher=document.launcher
+    )
+
+
+def passed_in_code(document: Document) -> Document:
+    """Return the config that the started Python script passes to the Trainer, which replaces the
+    one of accelerate's YAML; else the document itself."""
+    launch = launch_of(document)
+    passed = None if launch is None else launch.value_of("deepspeed")
+    found = None if launch is None else launch.document
+    if launch is None or found is None or not is_block(passed) or without_config(found):
+        return document
+    container = {key: each.value for key, each in launch.keys.items()}
+    name = document.opened or document.named_in or document.name
+    diagnostics = (*found.diagnostics, *_beside(document))
+    return found._replace(
+        container=container, opened=name, launcher=document.launcher, diagnostics=diagnostics
+    )
 
 
 def _beside(document: Document) -> Iterator[Diagnostic]:
@@ -176,7 +199,7 @@ def _stated(facts: Facts) -> dict[str, Sourced]:
     if facts.named_model is not None:
         values["model"] = (facts.named_model.name, "model")
     return {
-        name: Sourced(value, Origin(FLAG, flag_of(argument)))
+        name: Sourced(value, Origin(FLAG, named(argument)))
         for name, (value, argument) in values.items()
         if value is not None
     }

@@ -12,6 +12,7 @@ from typing import Any
 
 from dsconfig.facts import catalogue
 from dsconfig.facts.inputs import FactError
+from dsconfig.facts.naming import named
 from dsconfig.report.sizes import GIB, MIB
 
 
@@ -76,7 +77,6 @@ As Google Kubernetes Engine reserves them (its page "Plan GKE Standard node size
 
 
 _KIND_OF_VENDOR = {"nvidia": "cuda", "amd": "rocm", "intel": "hpu", "huawei": "npu"}
-_REMEDY = "Specify a GPU such as a100-80gb, or any name with device_memory="
 
 
 @lru_cache(maxsize=256)
@@ -92,7 +92,8 @@ def named_device(name: str) -> DeviceFacts:
     matches = matching_gpus(name)
     if not matches:
         known = (gpu["name"] for gpu in catalogue.gpus())
-        raise catalogue.unknown("device", name, known, _REMEDY)
+        remedy = f"Specify a GPU such as a100-80gb, or any name with {named('device_memory')}"
+        raise catalogue.unknown("device", name, known, remedy)
     return _device_facts(matches[0])
 
 

@@ -192,6 +192,8 @@ class ModelTree:
     stored_in: str | None = None
     """The dtype of the published checkpoint, if known."""
     assumed: tuple[str, ...] = field(default=())
+    uncounted: str = ""
+    """Part of the model whose parameters are not counted."""
     config: Mapping[str, Any] | None = field(
         default_factory=lambda: MappingProxyType({}), hash=False, repr=False
     )

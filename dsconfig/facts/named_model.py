@@ -9,6 +9,7 @@ from typing import Any
 
 from dsconfig.facts import architectures, catalogue, mixers
 from dsconfig.facts.model import Architecture, ModelTree
+from dsconfig.facts.naming import named
 
 FAMILY_OF_CLASS = {
     "LlamaForCausalLM": "llama",
@@ -60,7 +61,6 @@ _VARIANTS = frozenset(("instruct", "chat", "it", "base", "pt", "hf", "thinking")
 """Words of names on the hub that do not change the sizes of a model."""
 _DATE = re.compile(r"(?:0[1-9]|1[0-2])\d\d|2[3-9](?:0[1-9]|1[0-2])")
 _SIZE = re.compile(r"(?:\d+x)?\d+(?:\.\d+)?[bm]")
-_REMEDY = "Specify the path of its config.json, or params="
 
 
 @lru_cache(maxsize=64)
@@ -76,7 +76,8 @@ def model(name: str) -> ModelTree:
             if form(name) in map(form, known):
                 return _tree(entry)
     known = (entry["name"] for entry in catalogue.models())
-    raise catalogue.unknown("model", name, known, _REMEDY)
+    remedy = f"Specify the path of its config.json, or {named('params')}"
+    raise catalogue.unknown("model", name, known, remedy)
 
 
 def _short(name: str) -> str:
@@ -115,6 +116,7 @@ def _tree(entry: Mapping[str, Any]) -> ModelTree:
     trained_in = _TRAINED_IN.get(family, "bfloat16")
     return replace(
         tree,
+        uncounted=entry.get("uncounted", ""),
         trained_in=trained_in,
         stored_in=_STORED_IN.get(family, trained_in),
         config=MappingProxyType({"hidden_size": entry["hidden_size"]}),

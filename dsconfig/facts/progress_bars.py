@@ -22,8 +22,8 @@ _OTHER = re.compile(
     r"pack|process|cach|sav|writ|convert|quantiz|calibrat|merg|warm",
     re.IGNORECASE,
 )
-_PREFIX = re.compile(r"^\s*(?:[\[(][^\])]*[\])]\s*:?\s*)+")
-"""Of launchers: ``[rank0]:``, ``(RayTrainWorker pid=7)``."""
+_PREFIX = re.compile(r"^\s*(?:[\[(][^\])]*[\])](?:<std\w{3}>)?\s*:?\s*)+")
+"""Of launchers: ``[rank0]:``, ``(RayTrainWorker pid=7)``, ``[1,0]<stderr>:``."""
 _LONGEST_DESCRIPTION = 200
 
 
@@ -32,6 +32,7 @@ class _Reading:
     """One print of a bar, at a place of the text; ``seconds`` per iteration, None if unknown."""
 
     place: int
+    done: int
     total: str | None
     is_complete: bool
     elapsed: int
@@ -58,6 +59,15 @@ def seconds_per_iteration(text: str) -> float | None:
     return median(known) if known else None
 
 
+def last_step(text: str) -> int:
+    """Return the iteration that the training bar shows last; 0 without one.
+
+    Complete bars may be of preprocessing.
+    """
+    last = {reading.total: reading for reading in _training_readings(text)}
+    return max((bar.done for bar in last.values() if not bar.is_complete), default=0)
+
+
 def _training_readings(text: str) -> Iterator[_Reading]:
     """Yield the readings of bars without a description, or with one that names training."""
     end = 0
@@ -68,6 +78,7 @@ def _training_readings(text: str) -> Iterator[_Reading]:
             hours = [int(part or 0) for part in hit["elapsed"].split(":")]
             yield _Reading(
                 place=hit.start(),
+                done=int(hit["done"]),
                 total=hit["total"],
                 is_complete=hit["done"] == hit["total"],
                 elapsed=sum(part * 60**n for n, part in enumerate(reversed(hours))),

@@ -27,6 +27,8 @@ class Declaration(NamedTuple):
     choices: tuple[str, ...] = ()
     least: float | None = None
     most: float | None = None
+    label: str = ""
+    """Label of the field on the page, if it is not the name of the argument."""
 
 
 LOSSES = ("plain", "16bit", "fused", "fused-linear", "chunked")
@@ -42,7 +44,12 @@ class FactsRequest:
 
     gpus: Annotated[
         int | None,
-        Declaration("Total number of GPUs (ranks).", flags=("--gpus", "--world-size"), kind=int),
+        Declaration(
+            "Total number of GPUs (ranks).",
+            flags=("--gpus", "--world-size"),
+            kind=int,
+            label="GPUs",
+        ),
     ] = None
     nodes: Annotated[
         int | None, Declaration("Number of nodes (default: 8 GPUs per node).", kind=int)
@@ -53,10 +60,12 @@ class FactsRequest:
             "GPU name (see `dsconfig devices`) or cpu.",
             placeholder="NAME",
             completed_from="devices",
+            label="GPU",
         ),
     ] = None
     device_memory: Annotated[
-        str | int | None, Declaration("Memory per GPU, e.g. 80GiB.", placeholder="SIZE")
+        str | int | None,
+        Declaration("Memory per GPU, e.g. 80GiB.", placeholder="SIZE", label="Memory per GPU"),
     ] = None
     model: Annotated[
         "str | Path | ModelTree | None",
@@ -68,7 +77,11 @@ class FactsRequest:
     ] = None
     params: Annotated[
         str | int | float | None,
-        Declaration("Number of parameters, e.g. 13e9, 13B or 700M.", placeholder="COUNT"),
+        Declaration(
+            "Number of parameters, e.g. 13e9, 13B or 700M.",
+            placeholder="COUNT",
+            label="Number of parameters",
+        ),
     ] = None
     training_args: Annotated[
         str | Path | Mapping[str, Any] | None,
@@ -86,10 +99,13 @@ class FactsRequest:
     global_batch: Annotated[
         int | None, Declaration("Global batch size, in samples per step.", kind=int)
     ] = None
-    accumulation: Annotated[int | None, Declaration("Gradient accumulation steps.", kind=int)] = (
-        None
-    )
-    seq_len: Annotated[int | None, Declaration("Sequence length, in tokens.", kind=int)] = None
+    accumulation: Annotated[
+        int | None,
+        Declaration("Gradient accumulation steps.", kind=int, label="Accumulation steps"),
+    ] = None
+    seq_len: Annotated[
+        int | None, Declaration("Sequence length, in tokens.", kind=int, label="Sequence length")
+    ] = None
     precision: Annotated[
         str | None,
         Declaration(
@@ -113,6 +129,7 @@ class FactsRequest:
             "Activation recomputation: none, selective or full.",
             placeholder="MODE",
             choices=("none", "selective", "full"),
+            label="Recomputation",
         ),
     ] = None
     attention: Annotated[
@@ -124,7 +141,10 @@ class FactsRequest:
         ),
     ] = None
     fused_kernels: Annotated[
-        bool, Declaration("Use fused norm, MLP and loss (Liger).", kind=bool)
+        bool,
+        Declaration(
+            "Use fused norm, MLP and loss (Liger).", kind=bool, label="Fused kernels (Liger)"
+        ),
     ] = False
     loss: Annotated[
         str | None,
@@ -141,7 +161,11 @@ class FactsRequest:
     ] = None
     host_memory: Annotated[
         str | int | None,
-        Declaration("Host memory (RAM) per node, e.g. 512GiB.", placeholder="SIZE"),
+        Declaration(
+            "Host memory (RAM) per node, e.g. 512GiB.",
+            placeholder="SIZE",
+            label="Host memory per node",
+        ),
     ] = None
     nvme: Annotated[
         str | None, Declaration("NVMe directory for offloading.", placeholder="DIR")
@@ -154,11 +178,16 @@ class FactsRequest:
         Declaration("Trainable parameters; the others are frozen, e.g. 20M.", placeholder="COUNT"),
     ] = None
     lora_rank: Annotated[
-        int | None, Declaration("LoRA rank; freezes the base model.", kind=int, least=1)
+        int | None,
+        Declaration("LoRA rank; freezes the base model.", kind=int, least=1, label="LoRA rank"),
     ] = None
     lora_targets: Annotated[
         str | None,
-        Declaration("Modules to adapt (default: all linear layers).", placeholder="NAMES"),
+        Declaration(
+            "Modules to adapt (default: all linear layers).",
+            placeholder="NAMES",
+            label="LoRA targets",
+        ),
     ] = None
     lora_dropout: Annotated[
         float, Declaration("LoRA dropout.", kind=float, least=0.0, most=1.0)
@@ -191,7 +220,12 @@ class FactsRequest:
         ),
     ] = None
     client_optimizer: Annotated[
-        str | None, Declaration("Optimizer passed by the script, e.g. AdamW.", placeholder="CLASS")
+        str | None,
+        Declaration(
+            "Optimizer passed by the script, e.g. AdamW.",
+            placeholder="CLASS",
+            label="Optimizer of the script",
+        ),
     ] = None
     client_scheduler: Annotated[
         str | None,
@@ -247,4 +281,10 @@ DEFAULTS: Mapping[str, Any] = {name: getattr(FactsRequest, name) for name in DEC
 def flag_of(argument: str) -> str:
     """Return the command-line flag of a fact, or of another argument of the library."""
     declared = DECLARED.get(argument)
-    return declared.flags[0] if declared and declared.flags else f"--{argument.replace('_', '-')}"
+    if declared and declared.flags:
+        return declared.flags[0]
+    return _OTHERS.get(argument) or f"--{argument.replace('_', '-')}"
+
+
+_OTHERS = {"version": "--deepspeed-version"}
+"""Flags of arguments of the library that are no facts, if they are not named like the argument."""

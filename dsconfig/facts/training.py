@@ -12,7 +12,6 @@ from dsconfig.source.plain import shown
 from dsconfig.source.pointer import value_at
 
 ARGUMENT = "training_args"
-PRECISION_FLAG = "--precision"
 ASSUMED = "assumed"
 """Origins of precision and accumulation: a flag, and an assumption."""
 
@@ -156,6 +155,8 @@ OF_SCRIPTS = frozenset(("max_seq_length", "max_length", "num_training_steps"))
 def training(arguments: Mapping[str, Any]) -> TrainingFacts:
     """Return facts from TrainingArguments. Raises FactError for values of the wrong type."""
     _check(arguments)
+    if arguments.get("activation_checkpointing") is True:  # the name in newer releases
+        arguments = {"gradient_checkpointing": True, **arguments}
     values = {**DEFAULTS, **arguments}
     steps = values.get("num_training_steps") or values.get("max_steps")
     return TrainingFacts(

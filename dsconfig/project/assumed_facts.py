@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dsconfig import examination
 from dsconfig.batch import GLOBAL, KEYS, STEPS
+from dsconfig.facts.naming import named
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes.base import AUTO, SCRIPT
 from dsconfig.schema.paths import HALF_PRECISIONS, MICRO_BATCH
@@ -49,11 +50,11 @@ def pipeline_stages(document: "Document", facts: "Facts", program: "Runtime") ->
     if not divided.divide(facts.world_size):
         return facts, (
             f"note: pipeline.stages={stages} does not divide {facts.world_size} ranks; assuming "
-            "one stage (--pipeline-parallel)"
+            f"one stage ({named('pipeline_parallel')})"
         )
     return replace(facts, degrees=divided), (
         f"assuming {stages} pipeline stages (pipeline.stages); DeepSpeed does not read this key: "
-        "pass num_stages to PipelineModule (--pipeline-parallel)"
+        f"pass num_stages to PipelineModule ({named('pipeline_parallel')})"
     )
 
 
@@ -73,7 +74,7 @@ def usual_precision(document: "Document", facts: "Facts", program: "Runtime") ->
     possible += [name for name in names if value_at(document.value, HALF_PRECISIONS[name]) is True]
 
     def with_precision(name: str) -> "Facts":
-        origins = {**facts.origins, "precision": runs.PRECISION_FLAG}
+        origins = {**facts.origins, "precision": named("precision")}
         training = replace(_training(facts), precision=name)
         return replace(facts, training=training, origins=origins)
 
@@ -85,7 +86,7 @@ def usual_precision(document: "Document", facts: "Facts", program: "Runtime") ->
     name = min(possible, key=refusals) if len(possible) > 1 else possible[0]
     step = program.instructions({f"/{name}/enabled": True}, {})[0]
     return with_precision(name), (
-        f"assuming {step} (not specified); the default is fp32 (--precision)"
+        f"assuming {step} (not specified); the default is fp32 ({named('precision')})"
     )
 
 
@@ -100,7 +101,7 @@ def width_of_count(document: "Document", facts: "Facts", program: "Runtime") -> 
     width = model.hidden_size
     known = replace(model, config=MappingProxyType({"hidden_size": width}))
     return replace(facts, model=known), (
-        f"assuming hidden_size={width} for the bucket sizes (not specified; --model)"
+        f"assuming hidden_size={width} for the bucket sizes (not specified; {named('model')})"
     )
 
 
@@ -113,7 +114,9 @@ def one_sample(document: "Document", facts: "Facts", program: "Runtime") -> "Ass
         return facts, ""
     step = program.instructions({MICRO_BATCH.pointer: 1}, {MICRO_BATCH.name: AUTO})[0]
     known = replace(training, micro_batch_size=1)
-    return replace(facts, training=known), f"assuming {step} (not specified; --micro-batch)"
+    return replace(
+        facts, training=known
+    ), f"assuming {step} (not specified; {named('micro_batch')})"
 
 
 def matching_arguments(document: "Document", facts: "Facts", program: "Runtime") -> "Assumed":
@@ -164,7 +167,7 @@ def no_accumulation(document: "Document", facts: "Facts", program: "Runtime") ->
     origins = {**facts.origins, "accumulation": runs.ASSUMED}
     known = replace(facts, training=replace(training, gradient_accumulation_steps=1))
     return replace(known, origins=origins), (
-        "assuming global batch = micro batch x GPUs (not specified; --global-batch)"
+        f"assuming global batch = micro batch x GPUs (not specified; {named('global_batch')})"
     )
 
 

@@ -19,6 +19,6 @@ def usage(about: str = "") -> Generator[None]:
     except UsageError:
         raise
     except ValueError as error:
-        raise UsageError(f"{prefix}{getattr(error, 'in_flags', error)}") from None
+        raise UsageError(f"{prefix}{error}") from None
     except OSError as error:
         raise UsageError(f"{prefix or f'{error.filename}: '}{os_errors.reason(error)}") from None

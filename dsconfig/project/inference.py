@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsconfig.batch import Triple
+from dsconfig.facts.naming import named
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.mesh import MOST_RANKS
 from dsconfig.project.errors import usage
@@ -71,7 +72,7 @@ class TargetProgram(NamedTuple):
         if self.checked_releases:
             remarks.append(f"with known bugs of {' and '.join(self.checked_releases)}")
         if self.inferred_from:
-            remarks.append("override with --runtime")
+            remarks.append(f"override with {named('runtime')}")
         detail = f" ({'; '.join(remarks)})" if remarks else ""
         return f"target: {self.runtime.described}{detail}"
 

@@ -39,8 +39,9 @@ def naming(
         for name, value in plugin_settings.block_of(launch).items()
         if name not in REFUSED_WITH_A_FILE
     }
-    initializes = stage == 3 and block.get("zero3_init_flag") is not False
-    block |= {"deepspeed_config_file": config, "zero3_init_flag": initializes}
+    block |= {"deepspeed_config_file": config, "zero3_init_flag": stage == 3}
+    if nodes > 1 and not block.get("deepspeed_hostfile"):
+        block.setdefault("deepspeed_multinode_launcher", "standard")
     own = head(plugin_settings.DEEPSPEED, gpus, nodes)
     named = {**own, **kept, **own, "deepspeed_config": block}
     if sequences:

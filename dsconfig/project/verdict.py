@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dsconfig.cost.fit import TO_SPARE, host_or_disk_shortfall
 from dsconfig.cost.rendering import label
 from dsconfig.cost.usual import known_devices
+from dsconfig.facts.naming import named
 from dsconfig.report.sizes import GIB, size
 
 if TYPE_CHECKING:
@@ -57,7 +58,9 @@ def sentence(required: Requirement, device: tuple[str, int] | None) -> str:
     misfit = required.misfit
     if device is None:
         least = "Needs" if required.activations else "Needs at least"
-        smallest = _smallest_device(required) if required.activations else "; specify --seq-len"
+        smallest = (
+            _smallest_device(required) if required.activations else f"; specify {named('seq_len')}"
+        )
         prefix = f"Does not fit: {misfit}. " if misfit else ""
         return f"{prefix}{least} {size(required.bytes)} per GPU, {when}{smallest}."
     name, memory = device
@@ -75,7 +78,7 @@ def sentence(required: Requirement, device: tuple[str, int] | None) -> str:
         return f"Does not fit: {misfit}."
     share = f"{size(left)} ({left / memory:.0%}) left on each {name}"
     if not required.activations:
-        return f"Fits without activations: {share}. Specify --seq-len to include them."
+        return f"Fits without activations: {share}. Specify {named('seq_len')} to include them."
     word = "Fits, but tightly" if left < TO_SPARE * memory else "Fits"
     return f"{word}: {share} at the peak, in {required.phase}."
 
@@ -127,7 +130,7 @@ def overall(estimate: "Estimate", facts: "Facts", is_config: bool = False) -> st
         may_fit = smallest in fit_below and smallest.fits[0].may_fit
         return _closest(smallest, verdict(smallest, facts), nothing_fits=not may_fit)
     next_step = (
-        "Specify --seq-len to include them."
+        f"Specify {named('seq_len')} to include them."
         if without
         else "Run `dsconfig tune` to find the fastest."
     )
@@ -153,14 +156,15 @@ def _smallest(options: "Sequence[Option]") -> "Option":
 
 
 def flags_to_try(facts: "Facts") -> str:
-    """Return flags that change the job so that it may fit."""
-    model, ways = facts.model, ["more GPUs", "more --host-memory", "--nvme"]
+    """Return facts that change the job so that it may fit."""
+    model, ways = facts.model, ["more GPUs", f"more {named('host_memory')}", named("nvme")]
     if facts.training is not None and facts.training.sequence_length is not None:
-        ways += ["a shorter --seq-len"]
+        ways += [f"a shorter {named('seq_len')}"]
+    quantized = f"{named('base_weights', '4bit')} (QLoRA)"
     if model is not None and model.trainable == model.parameters:
-        ways += ["--lora-rank 16 (LoRA)", "or that with --base-weights 4bit (QLoRA)"]
+        ways += [f"{named('lora_rank', 16)} (LoRA)", f"or that with {quantized}"]
     elif facts.base_weights is None:
-        ways += ["--base-weights 4bit (QLoRA)"]
+        ways += [quantized]
     return ", ".join(ways)
 
 

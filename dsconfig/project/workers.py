@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
+from dsconfig.facts import naming
 from dsconfig.project.errors import UsageError
 from dsconfig.project.neighbours import Neighbours
 from dsconfig.project.targets import Target
@@ -60,7 +61,7 @@ def reports(
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
     jobs = min(jobs, len(files), MOST_WORKERS)
     chunk = max(1, min(CHUNK, len(files) // jobs))
-    pool = ProcessPoolExecutor(jobs, context, _start, (validator,))
+    pool = ProcessPoolExecutor(jobs, context, _start, (validator, naming.current()))
     try:
         yield _checked(pool, files, chunk)
     except BaseException:
@@ -98,9 +99,10 @@ _validator: list[Validator] = []
 """The validator of a worker."""
 
 
-def _start(validator: Validator) -> None:
+def _start(validator: Validator, surface: naming.Surface) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
+    naming.use(surface)
     _validator[:] = [validator._replace(neighbours=Neighbours())]
 
 

@@ -8,6 +8,7 @@ from dsconfig.examination import findings, resolution
 from dsconfig.facts import Facts, hf_config
 from dsconfig.facts.gathering import facts_of as gathered
 from dsconfig.facts.model import ModelOutline, ModelTree
+from dsconfig.facts.naming import Surface, read_on
 from dsconfig.facts.request import FactsRequest, flag_of
 from dsconfig.report import Diagnostic
 from dsconfig.runtimes.base import Runtime, runtime_of
@@ -31,9 +32,10 @@ def check_example(example: Example) -> tuple[Diagnostic, ...]:
     """Return what the command of an example reports."""
     version = Version.parse(example.version) if example.version else NEWEST
     program, document = _program(example, version), _document(example)
-    if program is not None and example.command == "resolve":
-        return resolution(document, facts_of(example), program).diagnostics
-    return findings(document, facts_of(example), program, version).diagnostics
+    with read_on(Surface.COMMAND_LINE):
+        if program is not None and example.command == "resolve":
+            return resolution(document, facts_of(example), program).diagnostics
+        return findings(document, facts_of(example), program, version).diagnostics
 
 
 def _document(example: Example) -> Document:

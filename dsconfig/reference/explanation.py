@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dsconfig import os_errors
+from dsconfig.facts.naming import named
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import rule_pages as installed_pages
 from dsconfig.report.writers import one_line
@@ -180,7 +181,7 @@ def _entries(document: "Document") -> Iterator[Entry]:
     if kind is None and not any(catalogue.find((name,)) for name in config):
         kind = file_kinds.UNRELATED
     if kind is not None:
-        raise ValueError(f"{document.name} is {kind.name}, not a ds_config: {kind.help}")
+        raise ValueError(f"{document.name} is {kind.name}, not a ds_config: {kind.advice(named)}")
     yield from _below(document, config, ROOT)
 
 

@@ -118,7 +118,7 @@ def index() -> str:
     lines += [
         "## Refusals that no run has shown",
         "",
-        "They are read in the source of the program; a run shows each of the others.",
+        "Found by reading the source of the program.",
         "",
         "| Code | Why |",
         "|---|---|",

@@ -4,6 +4,7 @@ from collections.abc import Container
 from typing import Any
 
 from dsconfig.batch import Contradiction, Triple, solve
+from dsconfig.facts.naming import named
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Source
@@ -27,7 +28,8 @@ def fill(draft: Draft) -> None:
         draft.missing(
             next((path for path in BATCH if draft.is_auto(path)), ROOT),
             "the global batch is not specified, so micro batch and accumulation cannot be derived",
-            "specify --global-batch (and --micro-batch if known), or --training-args",
+            f"specify {named('global_batch')} (and {named('micro_batch')} if known), or "
+            f"{named('training_args')}",
         )
     elif _search_micro(draft, known, ranks):
         _solve(draft, known, ranks)
@@ -54,7 +56,7 @@ def _report_missing_ranks(draft: Draft) -> None:
     for path in BATCH:
         if draft.is_auto(path):
             message = f"{path} depends on the number of data-parallel ranks, which is not specified"
-            draft.missing(path, message, "specify --gpus")
+            draft.missing(path, message, f"specify {named('gpus')}")
 
 
 def _global_is_open(draft: Draft, known: dict[KeyPath, Known]) -> bool:

@@ -1,6 +1,7 @@
 """Largest micro batch that fits by the estimate."""
 
 from dsconfig.cost import search, search_space
+from dsconfig.facts.naming import named
 from dsconfig.report.sizes import gib
 from dsconfig.resolver import sizing, zero
 from dsconfig.resolver.draft import Draft
@@ -14,8 +15,10 @@ def largest(draft: Draft, path: KeyPath) -> int | None:
     space = sizing.space(draft)
     device, capacity = draft.facts.device, draft.facts.device_bytes
     if space is None or device is None or capacity is None:
-        flags = sizing.missing_flags(draft.facts)
-        remedy = "specify --micro-batch" + (f", or {' and '.join(flags)}" if flags else "")
+        others = sizing.missing_facts(draft.facts)
+        remedy = f"specify {named('micro_batch')}"
+        if others:
+            remedy += f", or {' and '.join(others)}"
         draft.missing(path, "the largest micro batch that fits cannot be estimated", remedy)
         return None
     (choice,) = space.arrangements()

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from dsconfig.facts.naming import named
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Source
 from dsconfig.schema import find
@@ -60,7 +61,7 @@ def _learning_rate(draft: Draft) -> None:
         draft.missing(
             path,
             "the learning rate is not specified",
-            "specify --learning-rate or --training-args, or write the value",
+            f"specify {named('learning_rate')} or {named('training_args')}, or write the value",
         )
         return
     written = "learning_rate" in training.arguments or not training.arguments

@@ -3,6 +3,7 @@
 from typing import Any
 
 from dsconfig.facts import DeviceFacts
+from dsconfig.facts.naming import named
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Source
 from dsconfig.schema.paths import BF16_ENABLED, FP16_ENABLED
@@ -20,7 +21,7 @@ def fill(draft: Draft) -> None:
         draft.missing(
             open_switches[0],
             'precision is "auto", but the GPU is not specified',
-            "specify --device (a100-80gb, v100-16gb, cpu ...) or --precision",
+            f"specify {named('device')} (a100-80gb, v100-16gb, cpu ...) or {named('precision')}",
         )
         return
     for name, path in _PATHS.items():

@@ -2,6 +2,7 @@
 
 from math import ceil
 
+from dsconfig.facts.naming import named
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.optimizer import PEAKS, learning_rate
 from dsconfig.resolver.resolution import Source
@@ -45,7 +46,7 @@ def _rates(draft: Draft) -> None:
             draft.missing(
                 path,
                 "the learning rate is not specified, so the peak of the schedule is unknown",
-                "specify --learning-rate or --training-args, or write the value",
+                f"specify {named('learning_rate')} or {named('training_args')}, or write the value",
             )
         else:
             draft.set(
@@ -61,7 +62,8 @@ def _total(draft: Draft, total: int | None) -> None:
         draft.missing(
             path,
             "the schedule needs the total number of steps, which is not specified",
-            "specify --total-steps (optimizer steps) or --training-args with max_steps",
+            f"specify {named('total_steps')} (optimizer steps) or {named('training_args')} with "
+            "max_steps",
         )
     else:
         rule = "optimizer steps of the training run"
@@ -86,7 +88,7 @@ def _warmup(draft: Draft, total: int | None) -> None:
             draft.missing(
                 path,
                 f"the warmup is {given:g} of the run, whose total steps are not specified",
-                "specify --total-steps (optimizer steps), or the warmup in steps",
+                f"specify {named('total_steps')} (optimizer steps), or the warmup in steps",
             )
             return
         rule = "fraction of the run, rounded up"

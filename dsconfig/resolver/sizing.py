@@ -5,6 +5,7 @@ from typing import Any
 
 from dsconfig.cost import buckets, search_space
 from dsconfig.facts import Facts
+from dsconfig.facts.naming import named
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.triple import known_members
 from dsconfig.runtimes.base import AUTO
@@ -27,10 +28,10 @@ def space(draft: Draft, facts: Facts | None = None) -> Space | None:
     """Return the search space of a draft: "auto" is open, other values are constraints.
 
     ``facts``: others than those of the draft. None if facts or config do not allow an estimate; see
-    :func:`missing_flags`.
+    :func:`missing_facts`.
     """
     facts = facts or draft.facts
-    if missing_flags(facts):
+    if missing_facts(facts):
         return None
     try:
         base = effective(_without_auto(draft.config), facts, version=draft.runtime.version)
@@ -55,17 +56,18 @@ def space(draft: Draft, facts: Facts | None = None) -> Space | None:
     )
 
 
-def missing_flags(facts: Facts) -> tuple[str, ...]:
-    """Return the flags of facts that an estimate still requires."""
+def missing_facts(facts: Facts) -> tuple[str, ...]:
+    """Return what states each fact that an estimate still requires."""
+    counted = named("params")
     needed: dict[str, object] = {
-        "--gpus": facts.world_size,
-        "--device": facts.device_bytes,
-        ("--params" if facts.outline else "--model or --params"): facts.model,
+        named("gpus"): facts.world_size,
+        named("device"): facts.device_bytes,
+        (counted if facts.outline else f"{named('model')} or {counted}"): facts.model,
     }
     if facts.architecture is not None:
         # Without it activations would be missing from the estimate.
-        needed["--seq-len"] = facts.sequence_length
-    return tuple(flag for flag, fact in needed.items() if fact is None)
+        needed[named("seq_len")] = facts.sequence_length
+    return tuple(name for name, fact in needed.items() if fact is None)
 
 
 def _without_auto(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dsconfig.cost import search, search_space
 from dsconfig.cost.activations import Recompute
 from dsconfig.cost.choices import Choice, choice_of, recomputation_edits
 from dsconfig.cost.search_space import Candidate, Space
+from dsconfig.facts.naming import named
 from dsconfig.report.sizes import gib
 from dsconfig.resolver import sizing
 from dsconfig.resolver.draft import Draft
@@ -48,7 +49,7 @@ def suggested_choice(space: Space) -> str:
     is_new = found.choice.recompute is not before and bool(steps)
     also = f" together with {steps[0]}" if is_new else ""
     if also and found.choice.recompute is Recompute.SELECTIVE:  # no config key expresses it
-        also += ' (for dsconfig: "gradient_checkpointing": "selective" in --training-args)'
+        also += f" (for dsconfig: {named('recompute', 'selective')})"
     return f"{describe(found.choice)}{also} would fit ({need})"
 
 
@@ -62,12 +63,12 @@ def describe(choice: Choice) -> str:
 
 
 def _report_missing_facts(draft: Draft, open_paths: list[KeyPath]) -> None:
-    flags = sizing.missing_flags(draft.facts)
+    missing = sizing.missing_facts(draft.facts)
     for path in open_paths:
         draft.missing(
             path,
             "the choice depends on memory, which cannot be estimated without more facts",
-            f"specify {' and '.join(flags)}" if flags else "fix the errors in the config first",
+            f"specify {' and '.join(missing)}" if missing else "fix the errors in the config first",
         )
 
 
@@ -101,7 +102,7 @@ def _write(draft: Draft, found: Candidate, passed: Sequence[Candidate]) -> None:
             paths.OPTIMIZER_DEVICE,
             f"offload requires {gib(found.host_bytes)} of host memory per node; the available "
             "host memory is not specified",
-            "specify --host-memory",
+            f"specify {named('host_memory')}",
         )
 
 
@@ -118,5 +119,8 @@ def _nothing_fits(
             f"micro batch {nearest.choice.micro_batch} does not fit; closest: "
             f"{describe(nearest.choice)}: {nearest.verdict.shortfall}"
         )
-        remedy = f'{suggested_choice(space)}; write "auto" for the fixed values, or specify --nvme'
+        remedy = (
+            f'{suggested_choice(space)}; write "auto" for the fixed values, or specify '
+            f"{named('nvme')}"
+        )
     draft.report("DSC154", open_paths[0], message, remedy)

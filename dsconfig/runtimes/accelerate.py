@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Self, cast
 
 from dsconfig.batch import MICRO, STEPS
 from dsconfig.facts import Facts
+from dsconfig.facts.naming import named
 from dsconfig.runtimes import integrations
 from dsconfig.runtimes.base import (
     AUTO,
@@ -279,10 +280,7 @@ def run(replay: Replay, facts: Facts, runtime: Accelerate) -> None:
     """Replay up to the call of ``deepspeed.initialize``."""
     if facts.world_size is None:
         raise unknown_ranks()
-    environment = {
-        **launch_environment(facts.launch, with_file=runtime.config_file),
-        **runtime.environment,
-    }
+    environment = {**launch_environment(facts), **runtime.environment}
     plugin = Plugin(runtime.plugin, environment)
     plugin.complete(replay, from_file=runtime.config_file, overrides=runtime.overrides)
     asked = facts.training.precision if facts.training else None
@@ -301,7 +299,9 @@ def _script(
     sizes = runtime.batch_sizes
     if sizes is None and micro is None and config.get(MICRO) == AUTO:
         message = "the batch size of the data loaders is unknown"
-        raise MissingFact(paths.MICRO_BATCH, message, "specify --micro-batch", fact="micro_batch")
+        raise MissingFact(
+            paths.MICRO_BATCH, message, f"specify {named('micro_batch')}", fact="micro_batch"
+        )
     if sizes is None:
         sizes = (micro,) if micro is not None else ()
     # The Accelerator reads this variable too, and it overrides its argument.

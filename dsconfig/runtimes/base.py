@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple, Self
 
 from dsconfig.facts import Facts
+from dsconfig.facts.naming import named
 from dsconfig.runtimes.replay import Replay
 from dsconfig.schema.markers import AUTO
 from dsconfig.schema.paths import KeyPath
@@ -259,7 +260,7 @@ def runtime_of(value: "str | Runtime", version: Version | None = None) -> Runtim
 def implied_by(facts: "Facts") -> tuple[str, str] | None:
     """Return the program whose settings the facts contain, and the evidence; None without them."""
     if facts.training is not None and facts.training.master_weights == "none":
-        return "dsengine", "--master-weights none"
+        return "dsengine", named("master_weights", "none")
     if "training" in facts.origins or facts.arguments:
         return "transformers", "TrainingArguments"
     if "launch" in facts.origins or facts.launch:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from dsconfig.facts.hf_attributes import has_expert_plan, tensor_plan
+from dsconfig.facts.naming import named
+from dsconfig.features.table import DEGREES, FAULTY_PLANS, STYLES
 from dsconfig.mesh import Degrees
 from dsconfig.runtimes.base import (
     ARGUMENTS,
@@ -24,12 +26,7 @@ from dsconfig.schema.version import OLDEST, Version
 
 AXES: Final = ("sequence", "tensor", "expert", "pipeline")
 """In the order in which a search tries them: the cheapest communication first."""
-POINTERS: Final = {
-    "sequence": SEQUENCE,
-    "tensor": TENSOR,
-    "expert": EXPERT,
-    "pipeline": PIPELINE,
-}
+POINTERS: Final = {"sequence": SEQUENCE, "tensor": TENSOR, "expert": EXPERT, "pipeline": PIPELINE}
 """Pointers that stand for what is set outside the config."""
 ALL_STAGES: Final = (0, 1, 2, 3)
 
@@ -101,19 +98,6 @@ AUTOTP_STYLES: Final = frozenset(
 """Styles of a transformers plan that AutoTP converts (``tp_plan_converter.py`` of 0.19.6)."""
 STYLES_REQUIRED_SINCE: Final = Version(0, 19, 6)
 """Earlier releases partition a model with other styles by the names of its layers."""
-ENGINE_STYLES: Final = frozenset(
-    (
-        *("colwise", "colwise_rep", "colwise_gather_output", "rowwise", "rowwise_rep"),
-        *("rowwise_split_input", "embedding_rowwise", "embedding_colwise", "replicate"),
-        *("replicated_with_grad_allreduce", "mla_kv_a_proj", "packed_colwise", "packed_rowwise"),
-        *("moe_tp_experts", "moe_identity_expert", "local_params", "all_reduce"),
-    )
-)
-"""Styles of a transformers plan that dsengine applies."""
-FAULTY_PLANS: Final = frozenset(
-    ("doge", "esmc", "gemma3n_text", "glm5_next_text", "inkling_text", "inkling2_text")
-)
-"""Families whose plan in transformers 5.23 does not give the gradients of one process."""
 NORMALIZED_EXPERTS: Final = frozenset(("muse_spark_text",))
 """Families whose modules of experts have other parameters too."""
 _UNNUMBERED = "without positions, it numbers the tokens of each part from 0"
@@ -127,10 +111,7 @@ _UNDIVIDED: Final = (
         *("mvp", "pegasus", "persimmon", "plbart", "prophetnet", "roformer", "trocr"),
         *("whisper", "xlnet"),
     ),
-    (
-        _UNREGISTERED,
-        *("doge", "falcon"),
-    ),
+    (_UNREGISTERED, "doge", "falcon"),
     (
         _MIXING,
         *("axk2", "bailing_hybrid", "bamba", "deepseek_v32", "dots3_note"),
@@ -186,7 +167,7 @@ TABLE: Mapping[str, Mapping[str, Support]] = {
         ),
         "tensor": Support(keys={paths.AUTOTP_SIZE.pointer: None}),
         "expert": Support(keys=_AUTOEP.keys),
-        "pipeline": Support("it runs every layer on each rank"),
+        "pipeline": Support(DEGREES["pipeline"].instead),
     },
 }
 
@@ -221,9 +202,9 @@ def refused_plan(program: Runtime, family: str | None) -> str:
         return refused and f"AutoTP refuses {family}: {refused}"
     if not tensor_plan(family):
         return f"{family or 'the model'} has no tensor-parallel plan: it would need layer_specs"
-    if family in FAULTY_PLANS:
-        return f"dsengine does not split {family}: its plan gives wrong gradients or an error"
-    styles = ", ".join(sorted(set(tensor_plan(family).values()) - ENGINE_STYLES))
+    if fault := FAULTY_PLANS.get(family or ""):
+        return f"dsengine does not split {family}: its plan {fault}"
+    styles = ", ".join(sorted(set(tensor_plan(family).values()) - STYLES))
     return styles and f"dsengine does not split {family}: its plan has the styles {styles}"
 
 
@@ -262,11 +243,12 @@ def not_executed(program: Runtime, degrees: Degrees) -> str:
     for axis in used:
         degree, reason = getattr(degrees, axis), support(program, axis).reason
         if reason:
-            return f"{axis}_parallel=: {degree} is not executed by {program.name}: {reason}"
+            given = named(f"{axis}_parallel", degree)
+            return f"{given} is not executed by {program.name}: {reason}"
     if "expert" in used and len(used) > 1 and not program.runs_deepspeed:
         return (
-            f"expert_parallel=: {degrees.expert} is not executed by {program.name}: it does not "
-            f"combine it with {used[0]}_parallel="
+            f"{named('expert_parallel', degrees.expert)} is not executed by {program.name}: it "
+            f"does not combine it with {named(f'{used[0]}_parallel')}"
         )
     return ""
 

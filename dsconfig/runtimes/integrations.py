@@ -6,6 +6,7 @@ If a block on the path is a string, their code raises a plain AttributeError, as
 from collections.abc import Mapping
 from typing import Any, TypeAlias, cast
 
+from dsconfig.facts.naming import named
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.replay import MissingFact, Replay, ReplayStop, errors_at
@@ -122,21 +123,21 @@ def _config(model: SpecifiedModel, open_keys: list[KeyPath]) -> Mapping[str, Any
         raise MissingFact(
             open_keys[0],
             "the bucket sizes depend on the model's hidden_size, but no model is specified",
-            "specify --model",
+            f"specify {named('model')}",
             fact="model",
         )
     if isinstance(model, models.ModelOutline) and not model.config:
         raise MissingFact(
             open_keys[0],
             f"the bucket sizes depend on the hidden_size of {model.name}, which is not known",
-            "specify --model, the path of its config.json",
+            f"specify {named('model')}, the path of its config.json",
             fact="model",
         )
     if isinstance(model, models.ModelTree) and model.assumed and not model.config:
         raise MissingFact(
             open_keys[0],
             "bucket sizes depend on hidden_size, and only the parameter count is specified",
-            "specify --model",
+            f"specify {named('model')}",
             fact="model",
         )
     return model.config

@@ -1,7 +1,7 @@
 """Replay of accelerate's DeepSpeedPlugin, which changes the config before the model exists."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsconfig.batch import STEPS
 from dsconfig.lazy_imports import lazy_imports
@@ -12,6 +12,9 @@ from dsconfig.schema import paths
 
 with lazy_imports():
     from dsconfig.source import override, plugin_settings
+
+if TYPE_CHECKING:
+    from dsconfig.facts import Facts
 
 MIXED = "mixed_precision"
 REFUSED_WITH_A_FILE = (
@@ -119,17 +122,28 @@ def set_mixed_precision(replay: Replay, mixed: str, *, rocm: bool = False) -> No
         replay.record(paths.COMMUNICATION_DTYPE, rule, Source.HARDWARE)
 
 
-def launch_environment(launch: Mapping[str, Any], *, with_file: bool) -> dict[str, str]:
-    """Return the variables that ``accelerate launch`` sets from its config file."""
-    found = plugin_settings.exported(launch)
-    mixed: Any = plugin_settings.mixed_precision(launch)
+def launch_environment(facts: "Facts") -> dict[str, str]:
+    """Return the variables of accelerate in a training process.
+
+    Those that are set before the launch, replaced by the settings of the YAML, and these by the
+    options of ``accelerate launch``.
+    """
+    launch, options = facts.launch, facts.launch_options
+    found = dict(facts.launch_variables)
+    if not launch and not options:
+        return found
+    uses_deepspeed = plugin_settings.uses_deepspeed(launch, options)
+    if uses_deepspeed:
+        found |= plugin_settings.exported(launch)
+        found |= plugin_settings.exported({"deepspeed_config": options})
+    in_yaml: Any = plugin_settings.mixed_precision(launch)
+    mixed = options.get(MIXED) or in_yaml
     with errors_at(paths.ROOT / MIXED):
         found["ACCELERATE_MIXED_PRECISION"] = "no" if mixed is None else mixed.lower()
-    if with_file and launch.get("deepspeed_config"):
-        fields = [
-            name for name in plugin_settings.block_of(launch) if name != "deepspeed_config_file"
-        ]
-        if mixed is not None:
+    block = plugin_settings.block_of(launch)
+    if uses_deepspeed and (block or options):
+        fields = [name for name in block if name != "deepspeed_config_file"]
+        if in_yaml is not None and MIXED not in options:
             fields.append(MIXED)
         found["ACCELERATE_CONFIG_DS_FIELDS"] = ",".join(fields)
     return found

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from dsconfig.facts.naming import named
 from dsconfig.schema.paths import ROOT, KeyPath
 
 
@@ -128,7 +129,9 @@ class MissingFact(Exception):
 
 def unknown_ranks() -> MissingFact:
     """Return the error of a replay without the number of processes."""
-    return MissingFact(ROOT, "the number of processes is unknown", "specify --gpus", fact="gpus")
+    return MissingFact(
+        ROOT, "the number of processes is unknown", f"specify {named('gpus')}", fact="gpus"
+    )
 
 
 # Errors that Python operations on values of the wrong type raise.

@@ -12,6 +12,7 @@ from math import ceil
 from typing import Any, ClassVar, NamedTuple, Self
 
 from dsconfig.facts import Facts
+from dsconfig.facts.naming import is_name_of, named
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes import integrations
 from dsconfig.runtimes.accelerate import Script, prepare
@@ -163,7 +164,7 @@ class Arguments(NamedTuple):
             raise MissingFact(
                 path,
                 "the number of optimizer steps is unknown",
-                "specify --total-steps, or max_steps in --training-args",
+                f"specify {named('total_steps')}, or max_steps in {named('training_args')}",
                 fact="total_steps",
             )
         return self.steps
@@ -202,9 +203,7 @@ def _from_flags(facts: Facts, training: "training_facts.TrainingFacts") -> dict[
         given["adam_beta1"], given["adam_beta2"] = training.adam_betas
     # Explicit arguments take precedence: evaluating in bf16 does not mean training in it, and the
     # precision of accelerate's launcher is not an argument.
-    is_argument = (
-        not training.arguments or facts.origins.get("precision") == training_facts.PRECISION_FLAG
-    )
+    is_argument = not training.arguments or is_name_of(facts.origins.get("precision"), "precision")
     if training.precision in ("fp16", "bf16") and is_argument:
         given[training.precision] = True
     return {name: value for name, value in given.items() if value is not None}
@@ -365,12 +364,7 @@ def config_alone(replay: Replay, facts: Facts) -> None:
 def trainer(replay: Replay, facts: Facts, runtime: Transformers) -> None:
     """Replay ``Trainer.train`` up to the call of ``deepspeed.initialize``."""
     args = arguments(facts)
-    environment = runtime.environment
-    if runtime.through_accelerate:
-        environment = {
-            **launch_environment(facts.launch, with_file=runtime.config_file),
-            **environment,
-        }
+    environment = {**launch_environment(facts), **runtime.environment}
     plugin = Plugin({}, environment)
     mixed = args.mixed_precision or environment.get("ACCELERATE_MIXED_PRECISION", "no")
     rocm = facts.device is not None and facts.device.kind == "rocm"
@@ -385,6 +379,8 @@ def trainer(replay: Replay, facts: Facts, runtime: Transformers) -> None:
         plugin.read_file(replay)
         fill.stage = stage_of(replay.config)
         set_mixed_precision(replay, mixed, rocm=rocm)
+        if args.are_given and args.mixed_precision is None:
+            _remark_launched_precision(replay, mixed)
     if args.values["auto_find_batch_size"] and stage_of(replay.config) == 3:
         message = "auto_find_batch_size cannot be used with ZeRO stage 3"
         raise ReplayStop("ValueError", message, paths.STAGE, late=True)
@@ -417,7 +413,20 @@ def trainer(replay: Replay, facts: Facts, runtime: Transformers) -> None:
     clips_at = clipping.default_at(runtime.version) if clipping else 0
     if args.values["max_grad_norm"] != 1.0 or "max_grad_norm" in facts.arguments:
         _remark_clipping(replay, args.values["max_grad_norm"], clips_at)
-    after_trainer(replay, args, is_plugin_first=runtime.through_accelerate)
+    after_trainer(replay, args, mixed, is_plugin_first=runtime.through_accelerate)
+
+
+def _remark_launched_precision(replay: Replay, mixed: str) -> None:
+    """Report a precision of the launcher that the config, filled in by the arguments, turns off."""
+    switch = paths.HALF_PRECISIONS.get(mixed)
+    if switch is not None and value(replay.config, switch) is False:
+        replay.remark(
+            "DSC716",
+            switch,
+            f"the launcher's mixed_precision is {mixed}, but TrainingArguments have no {mixed}: "
+            f"{switch} is false, and the model trains in the dtype it is loaded in",
+            f"set {mixed} in TrainingArguments (--{mixed})",
+        )
 
 
 def _remark_clipping(replay: Replay, norm: float, clips_at: float) -> None:
@@ -433,13 +442,14 @@ def _remark_clipping(replay: Replay, norm: float, clips_at: float) -> None:
     )
 
 
-def after_trainer(replay: Replay, args: Arguments, *, is_plugin_first: bool) -> None:
+def after_trainer(replay: Replay, args: Arguments, mixed: str, *, is_plugin_first: bool) -> None:
     """Report flags that the config does not carry.
 
+    ``mixed``: the precision of the arguments, else of the launcher.
     ``is_plugin_first``: accelerate adds the half-precision block before the Trainer reads it.
     """
     for dtype, path in () if is_plugin_first else paths.HALF_PRECISIONS.items():
-        if args.values[dtype] and path in replay.reasons and replay.reasons[path].block_was_absent:
+        if mixed == dtype and path in replay.reasons and replay.reasons[path].block_was_absent:
             replay.remark(
                 "DSC754",
                 path,

@@ -1,23 +1,22 @@
 """Facts from arguments and files: origins, and errors that name the argument or flag."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
 from dsconfig.facts import FactError, gather
-from dsconfig.facts.argument_names import in_arguments
+from dsconfig.facts.naming import Surface, read_on
 from dsconfig.mesh import Degrees
 from narrowing import not_none
 
 
 def test_origin_of_every_fact_is_recorded():
     facts = gather(gpus=16, device="h100", params="7B", micro_batch=2)
-    assert facts.origins["world_size"] == "--gpus"
-    assert facts.origins["device"] == "--device"
-    assert facts.origins["model"] == "--params"
-    assert facts.origins["micro_batch_size"] == "--micro-batch"
+    assert facts.origins["world_size"] == "gpus="
+    assert facts.origins["device"] == "device="
+    assert facts.origins["model"] == "params="
+    assert facts.origins["micro_batch_size"] == "micro_batch="
     assert facts.origins["nodes"].startswith("assumed")
     assert facts.nodes == 2
 
@@ -83,9 +82,10 @@ def test_error_names_the_argument_in_python_and_the_flag_on_the_command_line(arg
     with pytest.raises(FactError) as caught:
         gather(**arguments)
     flag = message.partition(".*")[0]
-    assert re.search(message, caught.value.in_flags)
     assert str(caught.value).startswith(f"{flag.removeprefix('--').replace('-', '_')}: ")
     assert "--" not in str(caught.value)
+    with read_on(Surface.COMMAND_LINE), pytest.raises(FactError, match=message):
+        gather(**arguments)
 
 
 def test_data_parallel_size_excludes_the_other_degrees():
@@ -146,12 +146,6 @@ def test_given_degree_of_1_overrides_the_arguments():
     sizes = {"parallelism_config": {"sp_size": 2}}
     assert gather(gpus=8, training_args=sizes).degrees.sequence == 2
     assert gather(gpus=8, training_args=sizes, sequence_parallel=1).degrees.sequence == 1
-
-
-def test_flags_become_arguments_outside_commands():
-    text = "specify --gpus, or `dsconfig convert x --to json` --with deepspeed"
-    expected = 'specify gpus=, or `dsconfig convert x --to json` releases="deepspeed"'
-    assert in_arguments(text) == expected
 
 
 def test_misspelled_training_argument_is_an_error(tmp_path: Path) -> None:
