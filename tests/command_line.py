@@ -70,7 +70,7 @@ def serve(number: int, with_torch: bool) -> None:
     import_everything()
     if with_torch:
         importlib.import_module("dsengine.checkpoints.export")
-        importlib.import_module("dsengine.checkpoints.deepspeed_layout")
+        importlib.import_module("dsengine.checkpoints.conversion")
     answer(number, _execute)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from dsengine.deepspeed.refusals import refusal
+from dsconfig.features.deepspeed_names import refusal
 
 RECORD = Path(__file__).parent / "oracle" / "deepspeed_names.json"
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "deepspeed-names.md"

@@ -26,7 +26,11 @@ def test_accelerate_yaml_names_the_file_and_counts_nodes(folder: Path) -> None:
         "distributed_type": "DEEPSPEED",
         "num_machines": 2,
         "num_processes": 16,
-        "deepspeed_config": {"deepspeed_config_file": "ds.json", "zero3_init_flag": True},
+        "deepspeed_config": {
+            "deepspeed_config_file": "ds.json",
+            "zero3_init_flag": True,
+            "deepspeed_multinode_launcher": "standard",
+        },
     }
 
 

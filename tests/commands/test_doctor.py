@@ -94,6 +94,20 @@ def test_estimate_explains_an_out_of_memory_error(failed: Path) -> None:
     assert json.loads(named.stdout)["remedies"][0] == estimate["remedies"][0]
 
 
+@pytest.mark.parametrize("form", [(), ("--output-format", "json")])
+def test_changes_are_redacted(failed: Path, form: tuple[str, ...]) -> None:
+    offload = {"device": "none", "nvme_path": "/home/alice/disk"}
+    zero = {"zero_optimization": {"stage": 2, "offload_optimizer": offload}}
+    (failed / "ds.json").write_text(json.dumps(AUTO | zero | {"bf16": {"enabled": "auto"}}))
+    launch = LAUNCH.replace("8192", "512 --gradient_checkpointing True").replace("size 4", "size 1")
+    (failed / "run.sh").write_text(launch.replace("node 4", "node 2"))
+    files = (str(failed / "train.log"), str(failed / "run.sh"))
+    assert "/home/alice" in command_line.run("doctor", *files, *form).stdout
+    done = command_line.run("doctor", *files, "--redact", *form)
+    assert "PATH/disk" in done.stdout
+    assert "alice" not in done.stdout + done.stderr and str(failed) not in done.stdout + done.stderr
+
+
 def test_config_beside_a_log_is_used(failed: Path) -> None:
     done = command_line.run("doctor", "train.log", cwd=failed)
     assert "config: ds.json, the only one beside the log" in done.stderr

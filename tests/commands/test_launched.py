@@ -298,6 +298,12 @@ def test_blank_after_a_backslash_is_an_error(folder: Path, blank: str, is_found:
         assert ("error[DSC014]" in shown and "run.sh:1" in shown) is is_found
 
 
+def test_blank_after_a_backslash_leaves_the_config_of_the_program(folder: Path) -> None:
+    (folder / "dpo.sh").write_text("trl dpo --model_name_or_path gpt2 \\ \n  --bf16 true\n")
+    shown = command_line.run("validate", "dpo.sh", cwd=folder).stdout
+    assert "error[DSC014]" in shown and "error[DSC009]" not in shown
+
+
 def test_backslash_in_other_text_is_accepted(folder: Path) -> None:
     text = "# a \\ \n- b\ncat > notes <<X\n a \\ \n text\nX\ndeepspeed t.py --deepspeed ds.json\n"
     (folder / "run.sh").write_text(text)

@@ -214,7 +214,7 @@ def test_remaining_blocks_go_to_the_first_stages() -> None:
     assert [block for stage in range(4) for block in blocks_of_stage(10, stage, 4)] == list(
         range(10)
     )
-    with pytest.raises(ValueError, match=r"--pipeline-parallel 4.*use at most 3"):
+    with pytest.raises(ValueError, match=r"pipeline_parallel=4.*use at most 3"):
         blocks_of_stage(3, 0, 4)
 
 
@@ -345,7 +345,7 @@ def test_decisive_assumptions_are_reported() -> None:
     recomputed = {"gradient_checkpointing": True}
     plain = estimated({"stage": 3}, model="llama-3-8b", seq_len=16_384).device
     assert decisive({"stage": 3}, plain.needed_bytes - 2**30, training_args=recomputed) == [
-        ("--loss fused", True)
+        ('loss="fused"', True)
     ]
     assert not decisive({"stage": 3}, plain.needed_bytes + 2**30, training_args=recomputed)
     fused = {**recomputed, "loss": "fused"}
@@ -356,7 +356,7 @@ def test_decisive_assumptions_are_reported() -> None:
     }  # less than two copies of the weights
     newest = estimated(OFFLOADED, model="llama-3-8b", seq_len=512, **small).device
     assert decisive(OFFLOADED, newest.needed_bytes + 2**28, 512, training_args=recomputed) == [
-        ("--deepspeed-version 0.19.5", False)
+        ('version="0.19.5"', False)
     ]
 
 
@@ -455,8 +455,8 @@ def test_flash_attention_is_reported_if_decisive_and_available() -> None:
         assumptions = decisive_assumptions(option, effective, facts, program, release_is_known=True)
         return {assumption.flag for assumption in assumptions}
 
-    assert "--attention flash" in flags("gpt-oss-20b")
-    assert "--attention flash" not in flags("bloom-7b1")
+    assert 'attention="flash"' in flags("gpt-oss-20b")
+    assert 'attention="flash"' not in flags("bloom-7b1")
 
 
 @pytest.mark.parametrize(

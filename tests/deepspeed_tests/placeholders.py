@@ -14,9 +14,9 @@ from types import ModuleType
 from typing import Any
 
 import dsengine
+from dsconfig.features.deepspeed_names import refusal
 from dsengine.deepspeed import names
 from dsengine.deepspeed.names import missing
-from dsengine.deepspeed.refusals import refusal
 
 
 class MissingNameError(Exception):

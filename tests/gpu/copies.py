@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 import dsengine
 from benchmarks.engine_modes import Workload
-from dsengine.tiers import HostBinding
+from dsengine.tiers import OffloadedBinding
 from gpu.cases import Row, rows
 from gpu.setting import Setting
 from training.ranks import SharedRanks
@@ -67,7 +67,7 @@ def step(config: dict[str, Any], workload: dict[str, Any]) -> Row:
             engine.step()
             clock.wait()
     binding = engine.binding
-    assert isinstance(binding, HostBinding)
+    assert isinstance(binding, OffloadedBinding)
     result = {
         "tiles": len(binding.host_tiles),
         "parts pinned": _pinned(binding.shards.values()),
@@ -98,7 +98,7 @@ class _Clock:
 
     def recording(self) -> Any:
         """Record the update and the copy of every tile."""
-        update, copy_back = HostBinding._update, HostBinding._copy_back
+        update, copy_back = OffloadedBinding._update, OffloadedBinding._copy_back
         clock = self
 
         def timed_update(binding: Any, tile: Any) -> None:
@@ -112,7 +112,7 @@ class _Clock:
             copy_back(binding, tile)
             clock._copies.append((begin, clock._mark()))
 
-        return mock.patch.multiple(HostBinding, _update=timed_update, _copy_back=timed_copy)
+        return mock.patch.multiple(OffloadedBinding, _update=timed_update, _copy_back=timed_copy)
 
     def _mark(self) -> Any:
         if not self._on_gpu:

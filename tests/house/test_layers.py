@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = [
     ("lazy_imports", "generated", "launch_env", "os_errors", "docstrings"),
     ("hostfile",),
-    ("mesh", "batch", "tiles"),
+    ("mesh", "batch", "tiles", "features"),
     ("report",),
     ("schema",),
     ("source",),

@@ -8,6 +8,7 @@ import dsconfig
 
 SURFACE = {
     "Architecture",
+    "Capability",
     "Coverage",
     "Degrees",
     "DeviceFacts",
@@ -39,6 +40,7 @@ SURFACE = {
     "PlannedUnit",
     "__version__",
     "architecture_of",
+    "capabilities",
     "block_values",
     "complete",
     "diagnose",
@@ -48,6 +50,7 @@ SURFACE = {
     "config_values",
     "replan",
     "estimate",
+    "features",
     "gather",
     "hostfile",
     "launch_env",

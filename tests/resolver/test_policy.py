@@ -289,8 +289,8 @@ def test_suggested_recomputation_resolves():
     }
     stuck = resolved(config, **run)
     (found,) = (found for found in stuck.diagnostics if found.code == "DSC154")
-    assert '"gradient_checkpointing": "selective" in training_args=' in not_none(found.help)
-    followed = resolved(config, **run, training_args={"gradient_checkpointing": "selective"})
+    assert 'recompute="selective"' in not_none(found.help)
+    followed = resolved(config, **run, recompute="selective")
     assert followed.ok, followed.diagnostics
 
 

@@ -134,7 +134,7 @@ PLANTED = (
     ),
     Planted(
         "a tile is updated before it is read from its file",
-        "tiers.nvme:NvmeBinding._load_tile",
+        "tiers.nvme:FileStorage._load_tile",
         "wait(self._transfers.pop(buffer, []))",
         "self._transfers.pop(buffer, [])",
         ("read from a file at tiers/nvme.py", "(step)"),
@@ -142,7 +142,7 @@ PLANTED = (
     ),
     Planted(
         "a buffer is refilled while its last tile is written",
-        "tiers.nvme:NvmeBinding._wait_all",
+        "tiers.nvme:FileStorage._wait_all",
         "wait(self._transfers.pop(buffer))",
         "self._transfers.pop(buffer)",
         ("write to a file at tiers/nvme.py", "read from a file at tiers/nvme.py"),
@@ -202,10 +202,10 @@ PLANTED = (
     ),
     Planted(
         "a checkpoint is written before its copies have arrived",
-        "checkpoints.staging:Staging.take",
+        "checkpoints.save:Staging.take",
         "wait_for_device(device)",
         "pass",
-        ("copy_ at checkpoints/staging.py", "write of a checkpoint"),
+        ("copy_ at checkpoints/save.py", "write of a checkpoint"),
         case(2),
         loops=("windows", "saved"),
     ),

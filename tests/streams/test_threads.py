@@ -10,7 +10,7 @@ from pathlib import Path
 import dsengine
 
 HOST_ONLY = {
-    "checkpoints/checksums.py": "reads files",
+    "checkpoints/manifest.py": "reads files",
     "communication/exit_watch.py": "reads stacks and prints",
     "communication/peers/links.py": "sends messages over sockets",
     "communication/peers/stragglers.py": "reads stacks and sends messages",
