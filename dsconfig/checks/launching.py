@@ -223,6 +223,7 @@ def _unneeded(config: Context, launch: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 INIT_FLAG_UNUSED = Version(1, 0, 0)
+"""First accelerate release that sets up zero.Init at stage 3 whatever the flag is."""
 
 
 def _missing(launch: Mapping[str, Any]) -> Iterator[Finding]:

@@ -143,7 +143,7 @@ def no_sync_with_sharded_gradients(config: Context) -> Iterator[FaultFinding]:
 
 @fault(
     "DSC878",
-    "4.30.0 to 4.44.2",
+    "4.6.0 to 4.44.2",
     "huggingface/accelerate#2814",
     "use transformers 4.45.0 or later, or write a number for stage3_prefetch_bucket_size",
     effect=Effect.REFUSED,
@@ -155,7 +155,7 @@ def no_sync_with_sharded_gradients(config: Context) -> Iterator[FaultFinding]:
     from_source="needs transformers releases that are not tested",
 )
 def fractional_bucket_of_the_trainer(config: Context) -> Iterator[FaultFinding]:
-    """transformers 4.30.0 to 4.44.2 write a fraction for an "auto" prefetch bucket
+    """transformers 4.6.0 to 4.44.2 write a fraction for an "auto" prefetch bucket
 
     It is 0.9 x the square of the hidden size, which DeepSpeed 0.15.0 and later reject unless it is
     an integer.
@@ -172,7 +172,7 @@ def fractional_bucket_of_the_trainer(config: Context) -> Iterator[FaultFinding]:
 
 @fault(
     "DSC879",
-    "0.13.0 to 0.30.1",
+    "0.10.0 to 0.30.1",
     "huggingface/accelerate#2814",
     "use accelerate 0.31.0 or later, or write a number for stage3_prefetch_bucket_size",
     effect=Effect.REFUSED,
@@ -184,7 +184,7 @@ def fractional_bucket_of_the_trainer(config: Context) -> Iterator[FaultFinding]:
     from_source="needs accelerate releases that are not tested",
 )
 def fractional_bucket(config: Context) -> Iterator[FaultFinding]:
-    """accelerate 0.13.0 to 0.30.1 write a fraction for an "auto" prefetch bucket
+    """accelerate 0.10.0 to 0.30.1 write a fraction for an "auto" prefetch bucket
 
     It is 0.9 x the square of the hidden size, which DeepSpeed 0.15.0 and later reject unless it is
     an integer.

@@ -345,17 +345,14 @@ def _unswitched(
     """Return the precision of a Trainer whose arguments do not have the one of its launcher: they
     decide an "auto" of the config that they name."""
     asked = facts.get("precision")
-    is_named = program.reader == "transformers" and not document.launcher.settings.get(BLOCK)
+    in_yaml = plugin_settings.block_of(document.launcher.settings)
+    is_named = program.reader == "transformers" and not in_yaml
     if asked is None or asked.origin.kind != ENVIRONMENT or not is_named:
         return {}
     switch = paths.HALF_PRECISIONS.get(asked.value)
     if switch is None or value_at(config, switch, None) != "auto":
         return {}
     return {"precision": Sourced("fp32", Origin(DERIVED, f"no {asked.value} in the arguments"))}
-
-
-BLOCK = "deepspeed_config"
-"""The block of accelerate's YAML that names a config, or generates one."""
 
 
 def _unread(content: Content) -> Iterator[NotUnderstood]:
