@@ -16,7 +16,6 @@ called. Three consequences:
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from dsconfig.facts.model import ModelTree, ModuleFact, TensorFact
 from dsconfig.runtimes.effective import Zero
@@ -83,78 +82,6 @@ def order_of_use(tree: ModelTree, divided: Sequence[Unit]) -> list[int]:
         range(len(divided)),
         key=lambda index: min(position[name] for name in divided[index].modules),
     )
-
-
-class UnitSchedule(NamedTuple):
-    """One unit at stage 3: unsharded for the entire run, from forward to backward, or around its
-    use."""
-
-    persistent: bool
-    kept_until_backward: bool
-    ahead: tuple[int, ...]
-    """Indices of the units that are gathered while it computes."""
-
-    @property
-    def freed_after_forward(self) -> bool:
-        return not (self.persistent or self.kept_until_backward)
-
-
-def unit_schedules(
-    divided: Sequence[Unit], sizes: Mapping[str, int], zero: Zero, used: Sequence[int]
-) -> tuple[UnitSchedule, ...]:
-    """Return the schedule of each unit, by index.
-
-    ``sizes`` are elements by full parameter name, ``used`` indices in the order of use in forward.
-    """
-    persistent, kept = _persistent(divided, sizes, zero), _kept_until_backward(divided, used, zero)
-    return tuple(
-        UnitSchedule(index in persistent, index in kept, _ahead(divided, used, index, zero))
-        for index in range(len(divided))
-    )
-
-
-def _persistent(divided: Sequence[Unit], sizes: Mapping[str, int], zero: Zero) -> set[int]:
-    """Return the units that stay gathered for the entire run at stage 3, smallest first, up to the
-    cap.
-
-    A unit qualifies if each of its parameters is within the threshold.
-    """
-    chosen: set[int] = set()
-    budget = zero.model_persistence_threshold
-    for index in sorted(range(len(divided)), key=lambda index: divided[index].elements):
-        unit = divided[index]
-        largest = max((sizes[name] for name in unit.parameters), default=0)
-        if largest <= zero.param_persistence_threshold and unit.elements <= budget:
-            chosen.add(index)
-            budget -= unit.elements
-    return chosen
-
-
-def _kept_until_backward(divided: Sequence[Unit], used: Sequence[int], zero: Zero) -> set[int]:
-    """Return the units used again within ``max_reuse_distance`` elements."""
-    kept: set[int] = set()
-    between = 0
-    for index in reversed(used):
-        between += 2 * divided[index].elements
-        if between > zero.max_reuse_distance:
-            break
-        kept.add(index)
-    return kept
-
-
-def _ahead(divided: Sequence[Unit], used: Sequence[int], index: int, zero: Zero) -> tuple[int, ...]:
-    """Return the units gathered while ``index`` computes: the next ones in the order of use
-    ``used``."""
-    budget = min(
-        zero.prefetch_bucket_size, max(0, zero.max_live_parameters - divided[index].elements)
-    )
-    ahead: list[int] = []
-    for following in used[used.index(index) + 1 :]:
-        budget -= divided[following].elements
-        if budget < 0:
-            break
-        ahead.append(following)
-    return tuple(ahead)
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from dsconfig.facts.facts import Facts
 from dsconfig.mesh import Mesh
 from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.runtimes.effective import Effective
+from dsconfig.runtimes.storage import storage_of
 
 
 class CollectiveKind(StrEnum):
@@ -72,6 +73,8 @@ class Volume:
 
     units: tuple[UnitVolume, ...]
     reduces_every_pass: bool
+    sum_bytes: int
+    """Of an element of the shards that replicas sum."""
     layers: float = 0.0
     hidden_bytes: float = 0.0
     routed: float = 0.0
@@ -144,12 +147,11 @@ def _of_unit(
         count=reductions,
         overlaps=zero.overlap_comm,
     )
-    sum_bytes = wire if volume.reduces_every_pass else max(wire, numerics.grad_accum_dtype.bytes)
     yield Collective(
         axis="replicate",
         kind=CollectiveKind.ALL_REDUCE,
         ranks=mesh.replicate,
-        bytes=unit.trained * sum_bytes / ranks,
+        bytes=unit.trained * volume.sum_bytes / ranks,
         count=reductions,
         overlaps=zero.overlap_comm,
     )
@@ -214,20 +216,25 @@ def volume_of(
     else:
         units = [
             UnitVolume(
-                group.elements,
-                group.trainable,
+                group.elements // degrees.pipeline,  # of an average stage
+                group.trainable // degrees.pipeline,
                 gathers=int(group.gathered) + (group.freed_after_forward and not hpz),
                 regathers=int(group.freed_after_forward and hpz),
             )
             for group in groups_of(zero, model, weights, Sharing.of(mesh))
         ]
+    reduces_every_pass = zero.stage >= 2 if runs_deepspeed else zero.reduces_every_pass
+    sums = storage_of(effective, mesh).gradient
+    if runs_deepspeed and not reduces_every_pass:
+        sums = max(sums, effective.numerics.grad_accum_dtype, key=lambda dtype: dtype.bytes)
     again = (1.5 if recomputes else 1.0) / degrees.pipeline
     layers = shape.layers * again if shape else 0.0
     routed = shape.mixed_blocks * experts_at_work(shape) * again if shape else 0.0
     width = effective.numerics.precision.bytes
     return Volume(
         units=tuple(units),
-        reduces_every_pass=zero.stage >= 2 if runs_deepspeed else zero.reduces_every_pass,
+        reduces_every_pass=reduces_every_pass,
+        sum_bytes=sums.bytes,
         layers=layers,
         routed=routed,
         hidden_bytes=tokens * shape.hidden_size * width if shape else 0.0,

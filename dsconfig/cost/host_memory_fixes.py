@@ -9,6 +9,8 @@ from dsconfig.facts.facts import Facts
 from dsconfig.report.sizes import gib
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.effective import Effective, Offload, Tier
+from dsconfig.schema import catalogue
+from dsconfig.schema.paths import OFFLOAD_OPTIMIZER
 
 SMALL_TILES = 1_000_000
 MOST_NODES = 64
@@ -25,19 +27,29 @@ def ways_to_fit(
 ) -> list[str]:
     """Return settings that need at most ``available`` bytes of a node, or of each of its processes.
 
-    Each is a sentence with the memory it needs. ``program`` adds what it takes outside the config.
+    Each is a sentence with the memory it needs. ``program`` (dsengine if None) adds what it takes
+    outside the config.
     """
+    runtime = program or "dsengine"
+    now_option = estimate_option(effective, facts, runtime=runtime)
+    keeps_gpus = not in_process and all(fit.fits for fit in now_option.fits)
 
     def needed(config: Effective, nodes: int | None = None) -> int:
+        """Return the bytes that are needed; more than are available if a GPU that can hold its
+        share now cannot then."""
         ranks, here = facts.world_size or 1, facts.nodes or 1
         per_node = max(1, ranks // here)
         there = here if nodes is None else nodes
-        option = estimate_option(config, replace(facts, world_size=per_node * there, nodes=there))
-        return option.host.bytes // per_node if in_process else option.host.bytes
+        there_facts = replace(facts, world_size=per_node * there, nodes=there)
+        option = estimate_option(config, there_facts, runtime=runtime)
+        held = option.host.bytes if in_process else option.host.peak_bytes
+        if keeps_gpus and not all(fit.fits for fit in option.fits):
+            return max(held, available + 1)
+        return held // per_node if in_process else held
 
     ways = [
         f"set {what} ({gib(amount)})"
-        for what, config in _settings(effective, needed, available)
+        for what, config in _settings(effective, needed, available, program)
         if (amount := needed(config)) <= available
     ]
     if program is not None:
@@ -75,7 +87,10 @@ def _eight_bit_on_the_gpu(effective: Effective, facts: Facts, program: Runtime) 
 
 
 def _settings(
-    effective: Effective, needed: Callable[[Effective], int], available: int
+    effective: Effective,
+    needed: Callable[[Effective], int],
+    available: int,
+    program: Runtime | None,
 ) -> Iterator[tuple[str, Effective]]:
     """Yield candidates: a description and the config."""
     zero = effective.zero
@@ -87,7 +102,8 @@ def _settings(
 
     if offload is not None and offload.tier is Tier.HOST:
         on_nvme = replace(offload, tier=Tier.NVME, nvme_path=offload.nvme_path or "an nvme_path")
-        yield f"{stage}offload_optimizer.device to nvme", with_optimizer(on_nvme)
+        path = "" if offload.nvme_path else " with an nvme_path"
+        yield f"{stage}offload_optimizer.device to nvme{path}", with_optimizer(on_nvme)
 
         def with_ratio(share: float) -> Effective:
             return with_optimizer(replace(offload, ratio=share))
@@ -95,6 +111,9 @@ def _settings(
         # Parameters are not split between tiers: the memory of a share falls in steps.
         shares = (each / 100 for each in range(int(100 * offload.ratio), 0, -1))
         less = (share for share in shares if share < offload.ratio)
+        ratio = catalogue.key(f"{OFFLOAD_OPTIMIZER}.ratio")
+        is_read = program is None or ratio is None or ratio.read_at(program.version)
+        less = less if is_read else iter(())
         share = next((share for share in less if needed(with_ratio(share)) <= available), None)
         if share is not None:
             yield f"{stage}offload_optimizer.ratio to {share:.2f}", with_ratio(share)

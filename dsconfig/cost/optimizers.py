@@ -105,7 +105,7 @@ def optimizer_cost(
 
 def optimizer_label(effective: Effective, facts: Facts) -> str:
     """Return the optimizer that is estimated, with its source unless it is in the config."""
-    trainer = trainer_optimizer(facts.arguments)
+    trainer = _of_trainer(effective, facts)
     if effective.optimizer is not None:
         found = optimizer_type(effective.optimizer.type)
         return found.name if found is not None else effective.optimizer.type
@@ -117,6 +117,15 @@ def optimizer_label(effective: Effective, facts: Facts) -> str:
     return f"AdamW (assumed; optim={named} is unknown)" if named else "AdamW (assumed)"
 
 
+def _of_trainer(effective: Effective, facts: Facts) -> TrainerOptimizer | None:
+    """Return the optimizer that reaches DeepSpeed from a Trainer."""
+    built = trainer_optimizer(facts.arguments)
+    is_offloaded = effective.zero.optimizer_tier is not Tier.DEVICE
+    is_replaced = is_offloaded and effective.config.get(FORCED, True)
+    return built.on_host if built is not None and is_replaced else built
+
+
+FORCED = "zero_force_ds_cpu_optimizer"
 _BY_LOWER_NAME = {
     name.lower().removeprefix("torch."): kind for name, kind in OPTIMIZER_CLASSES.items()
 }
@@ -151,7 +160,7 @@ def cost_in_force(
     cost = optimizer_cost(
         named,
         facts.client_optimizer,
-        trainer=None if in_engine else trainer_optimizer(facts.arguments),
+        trainer=None if in_engine else _of_trainer(effective, facts),
         offloaded=offloaded,
         in_engine=in_engine,
         flat=zero.stage > 0 and not in_engine,

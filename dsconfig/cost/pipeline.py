@@ -1,25 +1,27 @@
 """Memory of one pipeline stage: its weights, and micro batches in flight.
 
 The schedule is 1F1B: stage s of p runs p - s forward passes ahead of the first backward, and keeps
-that many afterwards (Narayanan et al. 2021, arXiv:2104.04473, section 2.2; DeepSpeed's
+that many afterwards (``dsconfig.pipelines``, which dsengine executes; DeepSpeed's
 TrainSchedule.num_pipe_buffers). So the first stage keeps most activations, the last has the logits.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from dsconfig import pipelines
 from dsconfig.cost.activations import Activations
-from dsconfig.cost.weights import OUTSIDE, Weight, Weights
+from dsconfig.cost.weights import OUTSIDE, Weight, Weights, packing_of, weights_of
 from dsconfig.cost.workload import Workload, workload
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.naming import named
+from dsconfig.facts.stages import tree_of_stage
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.effective import Effective
 
 
 def workloads(effective: Effective, facts: Facts, program: Runtime) -> tuple[Workload, ...]:
     """Return the workload of the first and the last stage of a pipeline: those between need less.
-    One without a pipeline.
+    One without a pipeline, and those of all stages if the model is divided already.
 
     Raises ValueError as :func:`~dsconfig.cost.workload.workload` does.
     """
@@ -28,20 +30,42 @@ def workloads(effective: Effective, facts: Facts, program: Runtime) -> tuple[Wor
     stages = facts.degrees.pipeline
     if stages == 1:
         return (job,)
+    if len(job.model.stages) == stages:
+        return tuple(
+            _of_built_stage(job, stage, stages, effective, facts) for stage in range(stages)
+        )
     return tuple(_of_stage(job, stage, stages) for stage in (0, stages - 1))
+
+
+def _of_built_stage(
+    job: Workload, stage: int, stages: int, effective: Effective, facts: Facts
+) -> Workload:
+    """Return the workload of a stage whose layers are known; activations if blocks repeat."""
+    tree = tree_of_stage(job.model, stage)
+    weights = weights_of(tree, facts.degrees, packing_of(effective, facts))
+    blocks = _blocks_of(job.weights)
+    own = _blocks_of(weights) if job.activations.blocks else 0
+    activations = activations_of_stage(
+        job.activations, blocks, stage, stages, job.accumulation, own=own
+    )
+    return replace(job, weights=weights, built=weights, activations=activations, model=tree)
 
 
 def _of_stage(job: Workload, stage: int, stages: int) -> Workload:
     shape = job.model.architecture
     tied = shape is not None and shape.tied_embeddings
     weights = Weights(weights_of_stage(job.weights, stage, stages, tied=tied))
-    blocks = len({weight.block for weight in job.weights if weight.block != OUTSIDE})
+    blocks = _blocks_of(job.weights)
     activations = job.activations
     if activations.blocks:
         activations = activations_of_stage(activations, blocks, stage, stages, job.accumulation)
     # The tree is that of the full model: its units are not those of a stage.
     model = replace(job.model, root=None)
     return replace(job, weights=weights, built=weights, activations=activations, model=model)
+
+
+def _blocks_of(weights: Sequence[Weight]) -> int:
+    return len({weight.block for weight in weights if weight.block != OUTSIDE})
 
 
 def blocks_of_stage(blocks: int, stage: int, stages: int) -> range:
@@ -79,12 +103,20 @@ def weights_of_stage(
 
 
 def activations_of_stage(
-    activations: Activations, blocks: int, stage: int, stages: int, accumulation: int
+    activations: Activations,
+    blocks: int,
+    stage: int,
+    stages: int,
+    accumulation: int,
+    own: int | None = None,
 ) -> Activations:
-    """Return the activations of one micro batch on this stage, and how many are in flight there."""
-    in_flight = min(stages - stage, max(1, accumulation))
+    """Return the activations of one micro batch on this stage, and how many are in flight there.
+
+    ``own``: the blocks of this stage, if known.
+    """
+    in_flight = pipelines.in_flight(stage, stages, accumulation)
     last = stage == stages - 1
-    own = len(blocks_of_stage(blocks, stage, stages))
+    own = len(blocks_of_stage(blocks, stage, stages)) if own is None else own
     return replace(
         activations,
         blocks=own,

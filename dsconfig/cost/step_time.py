@@ -10,6 +10,7 @@ what can be hidden is counted, and both ends make the range (docs/decisions/0503
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from dsconfig import pipelines
 from dsconfig.cost import hardware, unfused
 from dsconfig.cost.activations import Recompute, experts_at_work, recompute_of, style_of
 from dsconfig.cost.communication import collectives, traffic, volume_of
@@ -170,8 +171,7 @@ class _StepModel:
             overlappable=overlappable,
             exposed=exposed,
             offload=self._offload(speed),
-            # 1F1B fills and drains once a step (Narayanan et al. 2021, arXiv:2104.04473, 2.2).
-            bubble=one_pass * (stages - 1),
+            bubble=one_pass * pipelines.idle_passes(stages),
         )
 
     def _one_pass(self, speed: Rates) -> float:

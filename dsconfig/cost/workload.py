@@ -16,6 +16,7 @@ from dsconfig.facts.model import ModelTree
 from dsconfig.facts.naming import named, subject
 from dsconfig.mesh import UNDIVIDED, Mesh, ranks_per_node
 from dsconfig.runtimes.effective import Effective, Precision, mesh_of
+from dsconfig.runtimes.storage import Storage, storage_of
 from dsconfig.schema.version import NEWEST, Version
 
 KEEPS_DTYPE = Version(5, 0, 0)
@@ -90,6 +91,19 @@ class Workload:
     @cached_property
     def master_width(self) -> int:
         return self.effective.numerics.master_dtype.bytes
+
+    @cached_property
+    def storage(self) -> Storage:
+        """Return what dsengine stores on the device; a plan of this run contains it."""
+        return storage_of(self.effective, self.mesh)
+
+    @cached_property
+    def shard_width(self) -> int:
+        return self.storage.shard.bytes
+
+    @cached_property
+    def gradient_width(self) -> int:
+        return self.storage.gradient.bytes
 
     @cached_property
     def state_width(self) -> int:

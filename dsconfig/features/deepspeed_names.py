@@ -2,7 +2,7 @@
 
 Names that it has are not listed: where they live is the engine's table. Scripts get the same
 message in three cases: ``from dsengine.moe.layer import MoE`` (ImportError), ``from dsengine import
-PipelineModule`` (ImportError), and ``deepspeed.init_inference(...)`` (AttributeError, so that
+InferenceEngine`` (ImportError), and ``deepspeed.init_inference(...)`` (AttributeError, so that
 ``hasattr`` is False).
 """
 
@@ -19,7 +19,10 @@ def _by_name(names_of: Mapping[str, str]) -> dict[str, str]:
 
 _NAMES_OF = {
     "kernels": "DeepSpeedTransformerConfig DeepSpeedTransformerLayer ops ops.transformer",
-    "pipeline": "DualPipeVEngine DualPipeVModule PipelineEngine PipelineModule pipe runtime.pipe",
+    "dual_pipe": "DualPipeVEngine DualPipeVModule runtime.pipe.dualpipev",
+    "train_batch() runs the schedule; dsconfig.pipelines.training_events lists its events": (
+        "pipe runtime.pipe runtime.pipe.p2p runtime.pipe.schedule"
+    ),
     "deepcompile": "compile ops.compile",
     "compression_training": "compression runtime.weight_quantizer",
     "datastates_ckpt": "datastates",
@@ -189,6 +192,22 @@ _ATTRIBUTES_OF = {
 }
 ATTRIBUTES = _by_name(_ATTRIBUTES_OF)
 """Attributes of DeepSpeed's engine that dsengine does not have, and the alternatives."""
+_PARAMETERS_OF = {
+    "gather the parameters with zero.GatheredParameters": "all_gather_coalesced",
+    "build the module inside zero.Init, or pass it to zero.Init": "convert_to_zero_parameters",
+    "read ds_numel; shards are not padded": "ds_numel_aligned",
+    "read the mesh in engine.topology": (
+        "ds_secondary_tensor_group_size ds_secondary_tensor_num_of_groups "
+        "ds_zero_param_process_group"
+    ),
+    "configure offload with offload_param": "nvme_swapper",
+    "engine.backward reduces gradients; read them with utils.safe_get_full_grad": (
+        "partition_gradients reduce_gradients_at_owner"
+    ),
+}
+PARAMETERS = _by_name(_PARAMETERS_OF)
+"""Attributes of DeepSpeed's parameters at stage 3 that dsengine does not have, and the
+alternatives."""
 _NO_LAUNCHER = "the ranks of one host need no launcher; omit it"
 _REFUSED_FLAGS = {
     "force_multi": "the ranks of one host are started locally",

@@ -45,12 +45,16 @@ _REFUSED = {
     "which split layers and divided experts do not have: use AdamW, or set "
     "tensor_parallel.autotp_size and expert_parallel.autoep_size to 1",
     "amp": "apex amp is not supported: use bf16 or torch_autocast",
+    "blockwise_of_parts": "optimizers of bitsandbytes cannot update split layers: use AdamW, or "
+    "set tensor_parallel.autotp_size to 1",
     "closures": "LBFGS evaluates the loss several times per step, which the engine's forward, "
     "backward and step do not support: use AdamW",
     "compression_training": "compression is not supported: use torch.ao.quantization, or prune "
     "before training",
     "curriculum_learning": "curriculum learning is not supported: pass training_data or your own "
     "data loader",
+    "cross_attention": "sequence parallelism does not divide cross-attention: use "
+    "sequence_parallel_size 1",
     "datastates_ckpt": "DataStates is not supported: set engine.checkpointer().asynchronous = True "
     "to save in the background",
     "deepcompile": "DeepCompile is not supported: use engine.compile() or torch.compile",
@@ -60,13 +64,16 @@ _REFUSED = {
     "deepep_weighting": "it requires DeepEP, which is not supported: remove the key",
     "dynamic_batching": "dynamic batching is not supported: pass training_data or your own data "
     "loader",
+    "dual_pipe": "DualPipeV is not supported: use PipelineModule, whose schedule is 1F1B",
+    "eight_bit_shards": "8-bit weights of bitsandbytes cannot be sharded: set "
+    "zero_optimization.stage to 1 or 2, or load the model in 4 bits",
     "eigenvalue": "eigenvalue estimation is not supported: remove the block",
     "elastic_checkpoints": "a checkpoint saved with elastic_checkpoint is not supported: load it "
     "with DeepSpeed and save without",
     "expert_presets": "this preset is unknown: write moe_layer_pattern, or use the model's own "
     "plan",
-    "fast_checkpoints": "DeepSpeed's fast checkpoint engine is not supported: set "
-    "engine.checkpointer().asynchronous = True to save in the background",
+    "files_of_dry_runs": "a dry run on the CPU cannot simulate files: set the device of offload_* "
+    "to cpu",
     "foreign_mpu": "models and samples divided by other code are not supported, since gradients of "
     "different shards would be averaged: pass a full model, with tensor_parallel.autotp_size, "
     "sequence_parallel_size or zero_optimization.stage 3 in the config, or train with DeepSpeed",
@@ -75,6 +82,7 @@ _REFUSED = {
     "ignored_modules": "get_model_profile(ignore_modules=...) is not supported: omit it",
     "kernels": "there are no kernels to build: use torch's modules and "
     "scaled_dot_product_attention",
+    "lamb_amsgrad": "Lamb does not implement amsgrad: remove the key",
     "lbfgs_arguments": "argument of LBFGS, which is not supported: remove the key",
     "model_parallel_checkpoints": "a model-parallel checkpoint is not supported: load it with "
     "DeepSpeed and save full weights",
@@ -86,6 +94,8 @@ _REFUSED = {
     "the background",
     "nested_schedulers": "nested schedulers need the optimizer: pass a function of it to "
     "initialize as lr_scheduler",
+    "offload_of_other_updates": "an optimizer whose update is not elementwise, or cannot be "
+    "tested, cannot be offloaded: use AdamW, Adam, SGD or Adagrad, or remove offload_optimizer",
     "one_bit_optimizers": "1-bit optimizers are not supported: use AdamW",
     "optimizer_offload_of_matrices": "Adafactor, Lamb and Muon do not support optimizer offload: "
     "remove it or use AdamW",
@@ -99,11 +109,35 @@ _REFUSED = {
     "rules tensor_parallel.partition_config.layer_specs for its layers (column for those whose "
     "outputs are split, row for those that follow), or set autotp_size to 1 and use "
     "zero_optimization.stage 3",
-    "pipeline": "pipeline parallelism is not supported: use zero_optimization.stage 3",
+    "other_updates_of_shards": "an optimizer whose update or states are not elementwise, or cannot "
+    "be tested, cannot update sharded parameters: use AdamW, AdamW8bit of bitsandbytes without "
+    "offload_optimizer, or zero_optimization.stage 0",
+    "packed_weights_of_parts": "weights that bitsandbytes has packed cannot be split: set "
+    "tensor_parallel.autotp_size and the expert-parallel size to 1",
+    "pipeline_accumulation": "train_batch counts the micro batches of a pipeline itself: remove "
+    "managed_gradient_accumulation",
+    "pipeline_additional_losses": "additional losses of a PipelineModule are not reported: return "
+    "their sum from loss_fn",
+    "pipeline_combinations": "pipeline stages are not combined with tensor, sequence or expert "
+    "parallelism: set the other degree, or num_stages, to 1",
+    "pipeline_deepspeed_files": "DeepSpeed's checkpoint files of a pipeline are not supported: "
+    "unset for_deepspeed and DSENGINE_CHECKPOINTS, and use dsengine's own files",
+    "pipeline_exports": "no rank of a pipeline has the weights of all stages: save a checkpoint "
+    "and convert it with `dsconfig checkpoint convert`",
+    "pipeline_loop": "a pipeline runs forward, backward and step in the order of its schedule: "
+    "call train_batch() or eval_batch()",
+    "pipeline_offload": "offloading from pipeline stages is not supported: remove "
+    "offload_optimizer and offload_param, or use more stages",
+    "pipeline_sparse_gradients": "sparse gradients are not summed over pipeline stages: remove "
+    "sparse_gradients",
+    "pipeline_stages": "gradients and parameters of pipeline stages are not sharded: set "
+    "zero_optimization.stage to 1, or train a model without PipelineModule",
     "progressive_layer_drop": "progressive layer drop is not supported: remove the block",
     "quantize_training": "quantized training is not supported: remove the block",
     "random_ltd": "random-LTD is not supported: pass training_data or your own data loader",
     "sparse_attention": "sparse attention is not supported: use scaled_dot_product_attention",
+    "sparse_gradient_sums": "sparse gradients cannot be accumulated in another dtype: remove "
+    "data_types.grad_accum_dtype or sparse embeddings",
     "sparse_optimizer": "SparseAdam requires sparse gradients, but sharded gradients are dense: "
     "use zero_optimization.stage 0 with sparse embeddings, or AdamW",
     "super_offload": "SuperOffload is not supported: use offload_optimizer without super_offload",
@@ -124,7 +158,7 @@ DEGREES: Final[Mapping[str, Capability]] = {
     "sequence": _used("samples are divided along the sequence over this many ranks"),
     "tensor": _used("so many ranks share the layers that the rules, or the model's plan, split"),
     "expert": _used("so many ranks share the experts that a pattern, or the model's plan, names"),
-    "pipeline": FEATURES["pipeline"],
+    "pipeline": _used("so many ranks each run a stage of a PipelineModule's layers"),
 }
 """Parallel degrees, by axis."""
 STYLES: Final = frozenset(

@@ -5,17 +5,20 @@ from dataclasses import asdict, replace
 from dsconfig.batch import MICRO
 from dsconfig.facts import Facts, ModelTree
 from dsconfig.facts.naming import named
+from dsconfig.facts.stages import tree_of_stage
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.mesh import Mesh
-from dsconfig.planner.coverage import coverage
+from dsconfig.planner.coverage.cover import coverage
+from dsconfig.planner.pipeline import refused_in_pipeline
 from dsconfig.planner.plan import Plan, PlannedStage
-from dsconfig.planner.schedule import unit_schedule
 from dsconfig.report import Diagnostic
 from dsconfig.resolver.resolution import Resolution
 from dsconfig.runtimes.base import runtime_of
 from dsconfig.runtimes.capabilities import not_executed
 from dsconfig.runtimes.effective import Effective, Zero, mesh_of
+from dsconfig.runtimes.storage import storage_of
 from dsconfig.schema.version import Version
+from dsconfig.unit_schedule import unit_schedule
 
 with lazy_imports():
     from dsconfig.cost import estimator, step_time
@@ -51,12 +54,17 @@ def make_plan(resolution: Resolution, facts: Facts) -> Plan:
                 f"{problem}; use zero_optimization.stage 3 to shard the model, or another program "
                 f"({named('runtime')})"
             )
+        refused = refused_in_pipeline(effective) if facts.degrees.pipeline > 1 else ""
+        if refused:
+            raise PlanError(f"{named('pipeline_parallel', facts.degrees.pipeline)}: {refused}")
+    mesh = _mesh(effective.zero, facts)
     plan = Plan(
         runtime=resolution.runtime,
         release=str(resolution.version),
         nodes=facts.nodes or 1,
-        mesh=_mesh(effective.zero, facts),
+        mesh=mesh,
         effective=effective,
+        storage=storage_of(effective, mesh),
         coverage=coverage(effective),
     )
     return complete(plan, facts)
@@ -74,8 +82,10 @@ def complete(plan: Plan, facts: Facts) -> Plan:
     planned = [unit for stage in plan.stages for unit in stage.units]
     if planned and tree.root is not None:
         _check_model(plan, tree)
-    units = unit_schedule(plan.effective.zero, tree)
-    if planned or (plan.model_elements == tree.parameters and not units):
+    stages = _stages(plan, tree)
+    if planned or (
+        plan.model_elements == tree.parameters and not any(stage.units for stage in stages)
+    ):
         return plan
     program = runtime_of(plan.runtime, Version.parse(plan.release))
     option = estimator.estimate(plan.effective, facts, runtime=program).options[0]
@@ -84,7 +94,7 @@ def complete(plan: Plan, facts: Facts) -> Plan:
         plan,
         model=tree.name,
         model_elements=tree.parameters,
-        stages=(PlannedStage(units=units),),
+        stages=stages,
         memory={
             "peak_bytes": option.device.peak_bytes,
             "visible_bytes": option.device.visible_bytes,
@@ -102,6 +112,16 @@ def complete(plan: Plan, facts: Facts) -> Plan:
         traffic=time.traffic,
         step={} if option.step is None or not facts.sequence_length else asdict(option.step),
     )
+
+
+def _stages(plan: Plan, tree: ModelTree) -> tuple[PlannedStage, ...]:
+    """Return the stages with their units, which are open if the model is not divided yet."""
+    zero, stages = plan.effective.zero, plan.mesh.pipeline
+    if stages == 1:
+        return (PlannedStage(units=unit_schedule(zero, tree)),)
+    trees = [tree_of_stage(tree, stage) for stage in range(len(tree.stages))]
+    units = [unit_schedule(zero, each) for each in trees] or [()] * stages
+    return tuple(PlannedStage(units=each) for each in units)
 
 
 def _mesh(zero: Zero, facts: Facts) -> Mesh:

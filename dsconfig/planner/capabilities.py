@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from dsconfig.features.deepspeed_names import ATTRIBUTES, FLAGS, NAMES, missing
+from dsconfig.features.deepspeed_names import ATTRIBUTES, FLAGS, NAMES, PARAMETERS, missing
 from dsconfig.features.table import DEGREES, FEATURES, STYLES, Capability, Status
 from dsconfig.planner.coverage import optimizer
 from dsconfig.planner.coverage.cover import SWITCHED, rule_of
@@ -11,7 +11,9 @@ from dsconfig.planner.coverage.rules import Rule
 from dsconfig.schema import KeyStatus, keys
 from dsconfig.schema.optimizers import OPTIMIZERS
 
-Kind = Literal["key", "degree", "optimizer", "style", "feature", "name", "attribute", "flag"]
+Kind = Literal[
+    "key", "degree", "optimizer", "style", "feature", "name", "attribute", "parameter", "flag"
+]
 Table = Mapping[str, tuple[Capability, ...]]
 
 
@@ -61,6 +63,7 @@ TABLES: Mapping[Kind, Callable[[], Table]] = {
     "feature": lambda: _one(FEATURES),
     "name": lambda: _names(NAMES),
     "attribute": lambda: _names(ATTRIBUTES, "DeepSpeedEngine."),
+    "parameter": lambda: _names(PARAMETERS, "Parameter."),
     "flag": lambda: _one(FLAGS),
 }
 

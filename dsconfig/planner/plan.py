@@ -14,8 +14,10 @@ from dsconfig.mesh import Mesh
 from dsconfig.report import writers
 from dsconfig.report.sizes import counted
 from dsconfig.runtimes.effective import Batch, Effective, Offload, Tier
+from dsconfig.runtimes.storage import Storage
+from dsconfig.unit_schedule import PlannedUnit
 
-FORMAT_VERSION = "3.0"
+FORMAT_VERSION = "4.0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,22 +27,6 @@ class Coverage:
     pointer: str
     status: Status
     by: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedUnit:
-    """A sharding unit and its schedule.
-
-    ``gather``: parameters are all-gathered around their use (else they stay unsharded).
-    ``reshard_after_forward``: reshard between forward and backward; an int reshards to a smaller
-    group. ``prefetch``: indices of the units to prefetch while this one computes.
-    """
-
-    modules: tuple[str, ...]
-    elements: int
-    gather: bool = False
-    reshard_after_forward: bool | int = False
-    prefetch: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +41,8 @@ class Plan:
     """Complete description of a training run.
 
     ``effective`` has all concrete settings (precision, optimizer, tiers, reporting ...), with the
-    defaults of the DeepSpeed ``release``. ``memory`` and ``traffic`` are estimates in bytes per
+    defaults of the DeepSpeed ``release``; ``storage`` what they decide together with the mesh.
+    ``memory`` and ``traffic`` are estimates in bytes per
     rank; ``coverage`` has one row per key of the config. Fields that depend on the model are empty
     if the plan was made without one; ``complete`` fills them in.
     """
@@ -65,6 +52,7 @@ class Plan:
     nodes: int
     mesh: Mesh
     effective: Effective
+    storage: Storage
     coverage: tuple[Coverage, ...]
     model: str | None = None
     model_elements: int | None = None

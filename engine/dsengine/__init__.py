@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     compression: Any
     moe: Any
     ops: Any
+    pipe: Any
     profiling: Any
     runtime: Any
     utils: Any
@@ -121,6 +122,7 @@ __all__ = [
     "measure",
     "moe",
     "ops",
+    "pipe",
     "print_measurement",
     "profiling",
     "runtime",

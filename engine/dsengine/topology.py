@@ -78,6 +78,7 @@ class Topology:
         self.all_ranks = all_ranks()
         self._device = device
         self._host_groups: dict[GroupName, dist.ProcessGroup] = {}
+        self._groups_of_stages: dict[tuple[int, ...], dist.ProcessGroup | None] = {}
         self._sizes = mesh.axes | mesh.expert_axes
         for name in AXES:
             if 1 < self.size(name) < mesh.world_size:
@@ -158,6 +159,17 @@ class Topology:
             self._host_groups[name] = self.new_host_group(name)
         return self._host_groups[name]
 
+    def group_of_stages(self, stages: tuple[int, ...]) -> dist.ProcessGroup | None:
+        """Return the ranks on these pipeline stages that differ in nothing else; None if this
+        rank's stage is another. Collective over all ranks at the first call."""
+        if stages not in self._groups_of_stages:
+            pipelines = self.mesh.groups("pipeline")
+            groups = [[ranks[stage] for stage in stages] for ranks in pipelines]
+            is_member = self.rank("pipeline") in stages
+            found = dist.new_subgroups_by_enumeration(groups)[0]
+            self._groups_of_stages[stages] = _member(found) if is_member else None
+        return self._groups_of_stages[stages]
+
     def new_host_group(self, name: GroupName) -> dist.ProcessGroup:
         """Return a new gloo group of the same ranks. Collective over all ranks."""
         if self.size(name) == self.mesh.world_size:
@@ -186,6 +198,11 @@ def all_ranks() -> dist.ProcessGroup:
 def new_host_group() -> dist.ProcessGroup:
     """Return a new gloo group of all ranks. Collective."""
     return _member(dist.new_group(backend="gloo"))
+
+
+def new_group_of(lists: list[list[int]]) -> dist.ProcessGroup:
+    """Return this rank's group of ``lists``, one of which has it. Collective over all ranks."""
+    return _member(dist.new_subgroups_by_enumeration(lists)[0])
 
 
 def _member(group: dist.ProcessGroup | int | None) -> dist.ProcessGroup:

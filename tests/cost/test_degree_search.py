@@ -107,7 +107,7 @@ def test_json_lists_degrees_and_rejections() -> None:
     assert {
         "axis": "pipeline",
         "degree": None,
-        "reason": "not executed by dsengine: use zero_optimization.stage 3",
+        "reason": "there is one node",
     } in data["rejected_degrees"]
 
 
@@ -267,8 +267,8 @@ def test_auto_sequence_parallel_size_is_the_choice_of_the_search() -> None:
 def test_degree_that_the_program_does_not_execute_is_an_error() -> None:
     known: dict[str, Any] = {"gpus": 8, "device": "a100-80gb", "seq_len": 2048}
     facts = gather(**known, model="llama-2-7b", pipeline_parallel=2)
-    with pytest.raises(ValueError, match="pipeline_parallel=2 is not executed by dsengine"):
-        dsconfig.tune(facts, runtime="dsengine")
+    with pytest.raises(ValueError, match="pipeline_parallel=2 is not executed by transform"):
+        dsconfig.tune(facts, runtime="transformers")
     facts = gather(**known, model="mixtral-8x7b", expert_parallel=2, tensor_parallel=2)
     with pytest.raises(ValueError, match="it does not combine it with tensor_parallel="):
         dsconfig.tune(facts, runtime="dsengine")

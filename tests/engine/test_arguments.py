@@ -9,7 +9,7 @@ from torch import nn
 
 from dsconfig import Status
 from dsconfig.planner.capabilities import live_paths
-from dsconfig.planner.coverage import rule_of
+from dsconfig.planner.coverage.cover import rule_of
 from dsengine.optimizers import build_optimizer, is_muon, split_for_muon
 from dsengine.optimizers.schedules import build_schedule, check_metrics
 from training.key_tables import (

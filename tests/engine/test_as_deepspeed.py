@@ -87,7 +87,7 @@ print(metadata.packages_distributions()["deepspeed"][0])
             "import deepspeed.moe.layer",
             "does not implement deepspeed.moe.layer: DeepSpeed's MoE layers",
         ),
-        ("from deepspeed import PipelineModule", "does not implement deepspeed.PipelineModule"),
+        ("from deepspeed import DualPipeVModule", "does not implement deepspeed.DualPipeVModule"),
         ("import deepspeed.nonsense", "neither dsengine nor DeepSpeed has deepspeed.nonsense"),
     ],
 )

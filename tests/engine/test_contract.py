@@ -16,7 +16,7 @@ REFUSED = {
     "float mask": r"attention_mask is torch.float32 \[2, 8\]",
     "labels": "pass shift_labels",
     "cache": "LlamaAttention attends from 8 tokens of a part to 16: .* nor forwards with a cache",
-    "encoder": "cross-attention to encoder_hidden_states is not divided",
+    "encoder": "encoder_hidden_states: sequence parallelism does not divide cross-attention",
     "mask on one rank": "ranks 0, 1 .* attention_mask is int64 .* on rank 1, but missing on rank 0",
     "unequal parts": r"input_ids is int64 \[2, 7\] on rank 1, but int64 \[2, 8\] on rank 0.* pad",
 }

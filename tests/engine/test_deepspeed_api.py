@@ -99,8 +99,8 @@ def test_refused_import_names_an_alternative(name: str) -> None:
 def test_refused_name_raises_the_same_message_everywhere() -> None:
     with pytest.raises(ImportError, match="with expert_parallel"):
         from dsengine.moe.layer import MoE  # noqa: F401
-    with pytest.raises(ImportError, match="stage 3"):
-        from dsengine import PipelineModule  # noqa: F401
+    with pytest.raises(ImportError, match="1F1B"):
+        from dsengine import DualPipeVModule  # noqa: F401
     with pytest.raises(AttributeError, match=r"generate\(\)"):
         dsengine.init_inference()
     assert not hasattr(dsengine, "init_inference")

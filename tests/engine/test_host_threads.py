@@ -10,7 +10,7 @@ import torch
 from dsconfig import launch_env
 from dsconfig.commands import run
 from dsengine import torchrun
-from dsengine.loop import host_threads
+from dsengine.loop import process_settings
 
 pytestmark = pytest.mark.engine
 CORES = 12
@@ -22,7 +22,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     chosen: list[int] = []
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     monkeypatch.setattr(torch, "set_num_threads", chosen.append)
-    monkeypatch.setattr(host_threads, "print_rank0", lambda _: None)
+    monkeypatch.setattr(process_settings, "print_rank0", lambda _: None)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(CORES)), raising=False)
     for name in (launch_env.THREADS, launch_env.DEFAULT_THREADS):
         monkeypatch.setenv(name, "")  # restored at the end, whatever the test sets
@@ -30,15 +30,15 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return chosen
 
 
-@pytest.mark.parametrize(("ranks", "expected"), [("1", [12]), ("4", [3]), ("24", [])])
+@pytest.mark.parametrize(("ranks", "expected"), [("1", [12]), ("4", [3]), ("24", [1])])
 def test_cores_are_divided_among_local_ranks(
     monkeypatch: pytest.MonkeyPatch, threads: list[int], ranks: str, expected: list[int]
 ) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
-    host_threads.use_all_cores()
+    process_settings.use_all_cores(object())
     assert threads == []  # no launcher has set the number
     launch_env.mark_default_threads(os.environ)
-    host_threads.use_all_cores()
+    process_settings.use_all_cores(object())
     assert threads == expected
 
 
@@ -58,3 +58,19 @@ def test_launchers_mark_only_their_own_default(
     marks = [environment.get(launch_env.DEFAULT_THREADS) for environment in environments]
     assert marks == (["1", "1"] if given is None else [None, None])
     assert environments[0][launch_env.THREADS] == "1"
+
+
+def test_a_released_setting_is_that_of_others_or_from_before() -> None:
+    current = [4]
+    setting = process_settings._Setting(lambda: current[-1], current.append)
+    first, second = object(), object()
+    setting.request(first, 8)
+    setting.request(second, 12)
+    setting.release(first)
+    assert current[-1] == 12
+    setting.release(second)
+    assert current[-1] == 4
+    setting.request(first, 8)
+    current.append(6)  # by a script
+    setting.release(first)
+    assert current[-1] == 6

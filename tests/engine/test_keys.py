@@ -12,7 +12,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from dsconfig import Status
 from dsconfig.planner.capabilities import live_paths
-from dsconfig.planner.coverage import rule_of
+from dsconfig.planner.coverage.cover import rule_of
 from training.jobs import config
 from training.ranks import Ranks
 
@@ -286,6 +286,14 @@ REPORTS = [
         job="tags",
         options={"folder": "{folder}"},
     ),
+    Case(
+        "checkpoint.writer.decoupled",
+        True,
+        str,
+        False,
+        job="is_written_later",
+        options={"folder": "{folder}"},
+    ),
 ] + [
     Case(
         f"{monitor}.{key}",
@@ -339,10 +347,12 @@ ELSEWHERE = (
     "seq_parallel_communication_data_type",
     "tensor_parallel.",
     "expert_parallel.",
+    "pipeline.",
     "zero_optimization.zero_quantized_nontrainable_weights",
 )
 """Covered by ``test_arguments.py`` and ``engine_storage/test_monitors.py`` without ranks, and by
-``test_sequence.py``, ``test_tensor_input.py``, ``test_experts_input.py`` and ``test_zeropp.py``."""
+``test_sequence.py``, ``test_tensor_input.py``, ``test_experts_input.py``, ``test_pipeline.py`` and
+``test_zeropp.py``."""
 
 
 def honoured() -> set[str]:

@@ -2,6 +2,7 @@
 
 import ast
 from importlib import import_module
+from logging import ERROR
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,7 @@ def test_process_is_as_before_when_engines_are_destroyed(ranks: Ranks, stage: in
         assert found["after"] == [found["before"]] * 3
         assert [each["sizes"] for each in found["inside"]] == [[1, 2, 1]] * 3
         assert not any(each["collects garbage"] for each in found["inside"])
+        assert [each["log levels"] for each in found["inside"]] == [[ERROR, ERROR]] * 3
 
 
 @pytest.mark.engine
@@ -62,6 +64,18 @@ def test_attention_of_destroyed_engines_is_that_of_transformers(ranks: Ranks) ->
 def test_replaced_methods_attributes_and_models_are_honored(ranks: Ranks) -> None:
     for found in ranks.run("training.process_jobs:replaced"):
         assert found == {"steps": 1, "collates": [tuple, list, list], "is stale": False}
+
+
+@pytest.mark.engine
+def test_subclasses_wrapped_optimizers_and_attributes_of_the_model_work(ranks: Ranks) -> None:
+    for found in ranks.run("training.process_jobs:extended"):
+        assert found == {
+            "name": "own",
+            "batch": 100,
+            "gradients": "of the model",
+            "shows lr": True,
+            "shows class": True,
+        }
 
 
 def test_star_import_has_submodules_and_no_alias_of_a_type() -> None:

@@ -45,8 +45,11 @@ def test_plan_file_trains_like_its_config(
 @pytest.mark.parametrize(
     ("mesh", "reason"),
     [
-        (Mesh(shard=2, expert=2), "autoep_size 2: Tied has no experts"),
-        (Mesh(pipeline=2), "pipeline parallel degree 2"),
+        (
+            Mesh(shard=2, expert=2),
+            "autoep_size 2: Tied has no experts.*zero_optimization.stage 3",
+        ),
+        (Mesh(pipeline=2), "build a PipelineModule with num_stages=2"),
     ],
 )
 @pytest.mark.parametrize("stage", [0, 2])
@@ -57,7 +60,7 @@ def test_plan_that_splits_the_model_is_refused(
     plan = dsconfig.plan(dsconfig.resolve(config(stage), facts), facts)
     path = tmp_path / "plan.json"
     path.write_text(replace(plan, mesh=mesh).to_json())
-    with pytest.raises(RankError, match=f"{reason}.*zero_optimization.stage 3"):
+    with pytest.raises(RankError, match=f"(?s){reason}"):
         ranks.run("training.plan_jobs:from_config_or_plan", plan=str(path))
 
 

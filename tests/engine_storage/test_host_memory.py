@@ -46,11 +46,16 @@ STATES = 16 * 124_439_808
         (
             3,
             "cpu",
-            r"set offload_optimizer.device to nvme \(2\.0 GiB\), or "
+            r"set offload_optimizer.device to nvme with an nvme_path \(2\.0 GiB\), or "
             r"set offload_optimizer.ratio to 0\.68 \(1\.\d GiB\), or "
             r"train on 2 nodes \(1\.4 GiB\)$",
         ),
-        (2, "cpu", r"set stage to 3 and offload_optimizer.device to nvme \(2\.0 GiB\), or "),
+        (
+            2,
+            "cpu",
+            r"set stage to 3 and offload_optimizer.device to nvme with an nvme_path "
+            r"\(2\.0 GiB\), or ",
+        ),
         (3, "nvme", r"train on 2 nodes \(0\.\d GiB\)$"),
     ],
 )
@@ -77,7 +82,9 @@ def test_process_limit_applies_to_one_rank(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(memory, "available_in_process", lambda: share * 102 // 100)
     refuse_insufficient_memory(plan, FACTS)
     monkeypatch.setattr(memory, "available_in_process", lambda: share * 98 // 100)
-    with pytest.raises(ValueError, match=r"may use 1\.2 GiB: .* nvme \(1\.0 GiB\), or .* 0\.6\d"):
+    with pytest.raises(
+        ValueError, match=r"may use 1\.2 GiB: .* nvme with an nvme_path \(1\.0 GiB\), or .* 0\.6\d"
+    ):
         refuse_insufficient_memory(plan, FACTS)
     assert planned(3, "nvme").memory["host_bytes"] < plan.memory["host_bytes"] * 2 // 3
 

@@ -666,7 +666,7 @@ class TestGroups:
             model(torch.ones(1, 2)).sum().backward()
         assert reduced == [], "a backward without a forward of DistributedDataParallel reduces"
         loss = model(torch.ones(1, 2)).sum()
-        arm_reducer(parallel, loss)
+        arm_reducer(parallel, [loss])
         loss.backward()
         assert reduced == [2], (
             "Reducer.prepare_for_backward does not arm the reducer: stage 0 would train on each "

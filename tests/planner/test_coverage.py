@@ -10,7 +10,8 @@ import dsconfig
 from dsconfig import Facts, Status
 from dsconfig.commands.plan_tables import coverage_lines
 from dsconfig.planner.capabilities import live_paths
-from dsconfig.planner.coverage import cover, coverage, rule_of
+from dsconfig.planner.coverage import cover
+from dsconfig.planner.coverage.cover import coverage, rule_of
 from dsconfig.planner.coverage.page import page
 from dsconfig.runtimes.effective import effective
 from dsconfig.schema import Key, keys

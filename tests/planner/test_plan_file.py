@@ -160,15 +160,15 @@ def test_incomplete_plan_is_rejected_with_location() -> None:
         Plan.from_json(json.dumps(data))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format_version": "3.0"}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format_version": "4.0"}'])
 def test_non_plan_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="plan"):
         Plan.from_json(text)
 
 
-@pytest.mark.parametrize("version", ["1.0", "2.0", "4.0"])
+@pytest.mark.parametrize("version", ["1.0", "2.0", "3.0"])
 def test_unsupported_plan_format_is_rejected(version: str) -> None:
-    with pytest.raises(ValueError, match=rf"format {version} is not supported \(expected 3.0\)"):
+    with pytest.raises(ValueError, match=rf"format {version} is not supported \(expected 4.0\)"):
         Plan.from_json(json.dumps({"format_version": version}))
 
 

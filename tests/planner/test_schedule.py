@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsconfig.planner.schedule import schedule
 from dsconfig.runtimes.effective import Zero
+from dsconfig.unit_schedule import schedule
 from dsconfig.units import Unit
 
 EVERYTHING = 10**9

@@ -152,7 +152,7 @@ def coalesced(engine: Any, machine: Machine, folder: Path) -> None:
                 engine.backward(engine(models.batch(9, micro, 0)))
         engine.set_gradient_accumulation_boundary(True)
         engine.step()
-        engine.accumulation.forced = None
+        engine._accumulation.forced = None
     windows(engine, machine, folder, 1)
 
 

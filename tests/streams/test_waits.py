@@ -13,7 +13,7 @@ from streams.cases import OFFLOADS, PARAMETER_OFFLOADS, Settings, case, run
 
 pytestmark = pytest.mark.torch
 
-NORM = "read of a value at optimizers/gradients.py (global_norm)"
+NORM = "read of a value at optimizers/gradients.py (_norm)"
 OFFLOADED_NORM = "blocking copy_ at optimizers/gradients.py (global_norm)"
 GRADIENTS = "wait_for_device at tiers/binding.py (gradients)"
 SHARD_TO_HOST = "event.synchronize at _fully_shard/_fsdp_param_group.py (finalize_backward)"

@@ -225,7 +225,7 @@ def states_after_all_used(stage: int) -> list[str]:
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1)).to(models.device_type())
     engine, *_ = dsengine.initialize(model=deepcopy(model), config=config)
     filled: list[str] = []
-    monitored: Any = engine.gradients
+    monitored: Any = engine._gradients
     monitored.add_zeros = filled.extend
     for step in range(2):
         engine.backward(engine(_inputs(step, dist.get_rank())).mean())

@@ -607,7 +607,7 @@ def offloaded_in_window(settings: dict[str, Any]) -> dict[str, Any]:
     live = LiveBytes(engine.device)
     live.start("before")
     offloaded = OffloadedStates(engine.device)
-    states = offloadable_states(engine.sharding, engine.gradients, engine.binding)
+    states = offloadable_states(engine.sharding, engine._gradients, engine.binding)
     live.enter("away")
     freed = offloaded.offload(states, set(OffloadStateTypeEnum), pin=False)
     live.enter("back")
@@ -625,7 +625,7 @@ def offloaded_in_window(settings: dict[str, Any]) -> dict[str, Any]:
     live_tensors = {
         local_part(tensor).untyped_storage()._cdata: tensor
         for tensors in offloadable_states(
-            engine.sharding, engine.gradients, engine.binding
+            engine.sharding, engine._gradients, engine.binding
         ).values()
         for tensor in tensors
     }
@@ -645,7 +645,7 @@ def single_copy_of_shards(settings: dict[str, Any]) -> tuple[int, int]:
     engine = started(settings)
     window(engine, 0)
     offloaded = OffloadedStates(engine.device)
-    states = offloadable_states(engine.sharding, engine.gradients, engine.binding)
+    states = offloadable_states(engine.sharding, engine._gradients, engine.binding)
     first = offloaded.offload(states, [OffloadStateTypeEnum.hp_params], pin=False)
     second = offloaded.offload(states, [OffloadStateTypeEnum.lp_params], pin=False)
     offloaded.restore()

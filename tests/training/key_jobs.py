@@ -228,6 +228,16 @@ def tags(settings: dict[str, Any], folder: str) -> str:
     return message
 
 
+def is_written_later(settings: dict[str, Any], folder: str) -> bool:
+    """Return whether a save returned before its files were written, and could be loaded then."""
+    engine, *_ = dsengine.initialize(model=models.tied(), config=settings)
+    engine.save_checkpoint(folder, tag="first")
+    is_pending = engine.checkpointer()._pending is not None
+    engine.load_checkpoint(folder, tag="first")
+    engine.destroy()
+    return is_pending
+
+
 def checkpointed(settings: dict[str, Any]) -> dict[str, int]:
     """Return how often activations were offloaded and the device was synchronized."""
     from dsengine.loop import activation_checkpointing as checkpointing

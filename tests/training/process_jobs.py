@@ -1,7 +1,11 @@
 """Jobs that compare the process before, between and after engines."""
 
 import gc
+from abc import ABC, abstractmethod
+from contextlib import redirect_stderr
 from importlib import import_module
+from io import StringIO
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -10,6 +14,7 @@ from torch.distributed.tensor import DTensor
 
 import dsengine
 from dsengine import topology
+from dsengine.observation.printing import logger, script_logger
 from training import sequence_jobs, tensor_jobs
 
 
@@ -22,6 +27,7 @@ def state() -> dict[str, Any]:
         "split losses": torch.ops.aten._log_softmax.default in handlers,
         "attention": _attention(),
         "collects garbage": gc.isenabled(),
+        "log levels": [logger.level, script_logger.level],
     }
 
 
@@ -36,6 +42,7 @@ def _attention() -> Any:
 def _split(kind: str, stage: int) -> Any:
     config = tensor_jobs.config_of(kind, stage, 2)
     config["disable_python_gc"] = True
+    config["log_level"] = "error"
     if kind == "causal":
         config["tensor_parallel"]["vocab_parallel_lm_head"] = True
     engine, *_ = dsengine.initialize(model=tensor_jobs.model_of(kind), config=config)
@@ -88,3 +95,51 @@ def replaced() -> dict[str, Any]:
     found = {"steps": second.global_steps, "collates": [patched, second.collate_fn, original]}
     second.destroy()
     return {**found, "is stale": topology.current() is first.topology}
+
+
+class Named(ABC):
+    """A class of a program that an engine is mixed with."""
+
+    @abstractmethod
+    def name(self) -> str: ...
+
+
+class OwnEngine(dsengine.Engine, Named):
+    """A subclass that extends a method of the table."""
+
+    def name(self) -> str:
+        return "own"
+
+    def train_batch_size(self) -> int:
+        above: Any = super()
+        return 100 + above.train_batch_size()
+
+
+def extended() -> dict[str, Any]:
+    """Return what a subclass, a replaced optimizer and a model with own attributes give."""
+    model: Any = torch.nn.Linear(8, 8)
+    model.gradients = "of the model"
+    started: Any = dsengine.initialize(
+        model=model,
+        config={
+            "train_micro_batch_size_per_gpu": 1,
+            "steps_per_print": 1,
+            "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
+        },
+    )
+    engine, optimizer, *_ = started
+    engine.optimizer = SimpleNamespace(param_groups=[{"lr": 0.25}], step=optimizer.step)
+    engine.backward(engine(torch.ones(1, 8, device=engine.device)).sum())
+    printed = StringIO()
+    with redirect_stderr(printed):
+        engine.step()
+    engine.__class__ = OwnEngine
+    found = {
+        "name": engine.name(),
+        "batch": engine.train_batch_size() - engine.plan.batch.global_batch,
+        "gradients": engine.gradients,
+        "shows lr": "lr=[0.25]" in printed.getvalue() or torch.distributed.get_rank() > 0,
+        "shows class": hasattr(OwnEngine, "zero_optimization_stage"),
+    }
+    engine.destroy()
+    return found

@@ -177,14 +177,14 @@ def failed_recovery(config: dict[str, Any], again: bool) -> float | None:
     model.blocks[1] = FailingBlock(models.WIDTH)
     engine, *_ = dsengine.initialize(model=model, config=config)
     failing_pass(engine, "backward", 0)
-    abort, batch = engine.gradients.abort_pass, models.batch(0, 0, dist.get_rank())
+    abort, batch = engine._gradients.abort_pass, models.batch(0, 0, dist.get_rank())
 
     def failing(**arguments: Any) -> None:
-        engine.gradients.abort_pass = abort
+        engine._gradients.abort_pass = abort
         raise torch.OutOfMemoryError("once more")
 
     if again:
-        engine.gradients.abort_pass = failing
+        engine._gradients.abort_pass = failing
         with suppress(torch.OutOfMemoryError):
             engine(batch)
     engine.backward(engine(batch))

@@ -206,7 +206,7 @@ def gradients_after_first_destroyed(stage: int) -> list[float]:
     sums: list[float] = []
     for ending in (lambda: None, first.destroy, first.zero_grad):
         ending()
-        sums.append(sum(g.abs().sum().item() for _, g in second.gradients.reduced()))
+        sums.append(sum(g.abs().sum().item() for _, g in second._gradients.reduced()))
     return sums
 
 

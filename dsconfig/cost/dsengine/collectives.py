@@ -17,21 +17,11 @@ from itertools import pairwise
 
 from dsconfig import tiles
 from dsconfig.cost.dsengine import categories
-from dsconfig.cost.dsengine.sharding import Group, shard_width
+from dsconfig.cost.dsengine.sharding import Group
 from dsconfig.cost.timeline import Category, Timeline
 from dsconfig.cost.weights import Weight
 from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Tier
-
-
-def held_width(job: Workload) -> int:
-    """Return the bytes per element of unsharded gradients until they are reduced.
-
-    At stage 1 they are those of a full step, summed in the accumulation dtype if it is wider than
-    communication.
-    """
-    wide = 0 if job.effective.zero.reduces_every_pass else job.accumulation_width
-    return max(job.communication_width, wide)
 
 
 class Collectives:
@@ -44,8 +34,8 @@ class Collectives:
         # Shards with the dtype of the unit, on its device, are gathered in place, as are frozen
         # ones.
         self._moves = job.effective.zero.parameter_tier is not Tier.DEVICE
-        self._casts = shard_width(job) != job.width
-        self._held = held_width(job)
+        self._casts = job.shard_width != job.width
+        self._held = job.gradient_width
         self._wire = job.communication_width
         self._last = 0  # bytes of the flat output of the gather before
 

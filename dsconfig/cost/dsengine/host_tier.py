@@ -16,9 +16,7 @@ from dsconfig.cost.categories import (
 from dsconfig.cost.dsengine.sharding import (
     copied_bytes,
     host_share,
-    moves_masters,
     shard_bytes,
-    shard_width,
 )
 from dsconfig.cost.estimate import Component, Phase
 from dsconfig.cost.workload import Workload
@@ -35,7 +33,7 @@ def created_masters(job: Workload) -> int:
     """
     if job.effective.zero.optimizer_tier is Tier.DEVICE:
         return 0
-    return job.master_width * (job.owned if moves_masters(job) else host_share(job)[1])
+    return job.master_width * (job.owned if job.storage.masters_on_host else host_share(job)[1])
 
 
 def on_nvme(job: Workload) -> list[Component]:
@@ -91,7 +89,7 @@ def _staging(job: Workload, own: int) -> list[Component]:
 def parameters_on_host(job: Workload, offload: Offload) -> list[Component]:
     """Return shards and their gradients; and the states, which are stored next to the updated
     shards."""
-    kept, trained = _kept(job, offload), job.owned * shard_width(job)
+    kept, trained = _kept(job, offload), job.owned * job.shard_width
     late = (Phase.BACKWARD, Phase.STEP)
     pin = offload.pin_memory and offload.tier is Tier.HOST
     found = [

@@ -5,16 +5,14 @@ from collections.abc import Sequence
 from dsconfig import tiles
 from dsconfig.cost.categories import CONSTANTS, MOMENTS, TEMPORARIES
 from dsconfig.cost.dsengine import categories, replicated
-from dsconfig.cost.dsengine.collectives import Collectives, Exchange, broadcast_bytes, held_width
+from dsconfig.cost.dsengine.collectives import Collectives, Exchange, broadcast_bytes
 from dsconfig.cost.dsengine.sharding import (
     Group,
     Sharing,
     copied_bytes,
     groups_of,
     host_share,
-    moves_masters,
     padded,
-    shard_width,
 )
 from dsconfig.cost.estimate import Phase
 from dsconfig.cost.optimizers import temporary_bytes
@@ -49,8 +47,7 @@ class _Run:
         zero = job.effective.zero
         self._on_device = zero.optimizer_tier is Tier.DEVICE
         self._shards_on_device = zero.parameter_tier is Tier.DEVICE
-        self._has_masters = not moves_masters(job)
-        self._shard_width = shard_width(job)
+        self._has_masters = not job.storage.masters_on_host
         self._keeps_gradients = not zero.reduces_every_pass and job.accumulation > 1
         # Gradients of an offloaded optimizer are sent during backward, and accumulated on the host.
         self._sums_shards = zero.reduces_every_pass and job.accumulation > 1 and self._on_device
@@ -121,7 +118,10 @@ class _Run:
         if not self._has_masters:
             self._narrow(line, weights, stays=full_model)
         if not self._shards_on_device:  # shards are offloaded one by one
-            sizes = (job.shard_of(weight) * shard_width(job, weight) for weight in weights)
+            sizes = (
+                job.shard_of(weight) * (job.shard_width if weight.trainable else job.width)
+                for weight in weights
+            )
             line.hold_briefly(categories.SHARDS, max(sizes))
         for category, amount in self._divided(group).items():
             line.hold(category, amount)
@@ -136,7 +136,7 @@ class _Run:
         for weight in weights:
             if weight.trainable:
                 elements = padded(weight, self._job.ranks)
-                line.hold(categories.NARROWED, elements * self._shard_width)
+                line.hold(categories.NARROWED, elements * self._job.shard_width)
                 line.free(categories.BUILT, 0 if stays else elements * self._job.master_width)
 
     def _divided(self, group: Group) -> dict[Category, int]:
@@ -147,14 +147,14 @@ class _Run:
         trained, frozen = group.owned, group.held - group.owned
         return {
             categories.master(job) if self._has_masters else categories.SHARDS: trained
-            * self._shard_width,
+            * self._job.shard_width,
             categories.FROZEN: frozen * job.width,
         }
 
     def _alias_unsharded(self, group: Group) -> None:
         """Free shards with the dtype of resident unsharded weights: they become views of them."""
         for category, amount in self._divided(group).items():
-            if category is categories.FROZEN or self._shard_width == self._job.width:
+            if category is categories.FROZEN or self._job.shard_width == self._job.width:
                 self._line.free(category, amount)
 
     def _hold_states(self) -> None:
@@ -167,10 +167,10 @@ class _Run:
         line.hold(MOMENTS, job.optimizer.state_bytes(self._device_tile_elements, job.state_width))
         if self._keeps_gradients:
             # Between micro steps gradients are kept in the dtype of their reduction.
-            line.hold(categories.KEPT_GRADIENTS, trained * held_width(job))
+            line.hold(categories.KEPT_GRADIENTS, trained * job.gradient_width)
         if self._sums_shards and self._shards_on_device:
             owned = sum(group.owned for group in self._groups)
-            line.hold(categories.SHARDED_GRADIENTS, owned * self._shard_width)
+            line.hold(categories.SHARDED_GRADIENTS, owned * self._job.shard_width)
 
     def _forward(self) -> None:
         line, job = self._line, self._job
@@ -250,8 +250,8 @@ class _Run:
             return
         held = job.width
         if self._keeps_gradients:
-            if held_width(job) != job.width:  # added to sums of a wider dtype
-                held = held_width(job)
+            if job.gradient_width != job.width:  # added to sums of a wider dtype
+                held = job.gradient_width
                 line.hold_briefly(categories.GRADIENTS, group.gradients * job.width)
             else:
                 line.hold_briefly(categories.GRADIENTS, group.last_gradient * job.width)
@@ -263,7 +263,7 @@ class _Run:
     def _reduce(self, group: Group, held: int) -> None:
         """Reduce a unit; ``held``: bytes per element copied into the reduction's input."""
         line, job = self._line, self._job
-        wire, same = held_width(job), held_width(job) == self._shard_width
+        wire, same = job.gradient_width, job.gradient_width == self._job.shard_width
         self._collectives.take_input(group.trainable)
         kept = group.last_gradient if job.ranks > 1 else 0
         line.free(categories.GRADIENTS, max(0, (group.gradients - kept) * held))
@@ -274,7 +274,7 @@ class _Run:
         self._collectives.reduce(group.trainable, may_wait=alone and not read_at_once)
         # The output of an all-reduce over replicas is held until backward ends, unless unchanged.
         kept_until_end = job.replicas > 1 and (self._offloads_gradients or not same)
-        shard = reduced * self._shard_width
+        shard = reduced * self._job.shard_width
         if not same:
             line.hold(categories.SHARDED_GRADIENTS, shard)
         if not kept_until_end:
@@ -291,7 +291,7 @@ class _Run:
         narrow = job.effective.numerics.grad_accum_dtype is not Precision.FP32
         summed = job.accumulation > 1 or job.communication_width != job.accumulation_width
         if job.effective.zero.reduces_every_pass and narrow and summed and self._on_device:
-            held = self._line.held_bytes(categories.SHARDED_GRADIENTS) // self._shard_width
+            held = self._line.held_bytes(categories.SHARDED_GRADIENTS) // self._job.shard_width
             self._line.hold_briefly(categories.ROUNDED, held * job.accumulation_width)
 
     def _step(self) -> None:

@@ -10,7 +10,8 @@ from dsconfig.cost.workload import Workload
 from dsconfig.facts.model import ModelTree, ModuleFact
 from dsconfig.mesh import Mesh
 from dsconfig.runtimes.effective import Precision, Zero
-from dsconfig.units import Unit, cap_of, order_of_use, unit_schedules, units
+from dsconfig.unit_schedule import schedule
+from dsconfig.units import Unit, cap_of, order_of_use, units
 
 FP32 = Precision.FP32.bytes
 
@@ -93,17 +94,15 @@ def groups_of(
 def _scheduled(layout: _Layout, zero: Zero) -> tuple[Group, ...]:
     """Return the units at stage 3, in order of use in forward."""
     used = layout.used
-    schedules = unit_schedules(layout.divided, layout.sizes, zero, used)
+    planned = schedule(layout.divided, layout.sizes, zero, used)
     position = {index: place for place, index in enumerate(used)}
     return tuple(
         replace(
             layout.groups[index],
-            gathered=not schedules[index].persistent,
-            freed_after_forward=schedules[index].freed_after_forward,
+            gathered=planned[index].gather,
+            freed_after_forward=bool(planned[index].reshard_after_forward),
             ahead=tuple(
-                position[other]
-                for other in schedules[index].ahead
-                if not schedules[other].persistent
+                position[other] for other in planned[index].prefetch if planned[other].gather
             ),
         )
         for index in used
@@ -228,24 +227,6 @@ def copied_bytes(job: Workload, elements: int) -> int:
     return 2 * FP32 * narrow + states
 
 
-def moves_masters(job: Workload) -> bool:
-    """Return whether offloaded fp32 masters leave 16-bit shards on the device.
-
-    Only if reduced gradients need no wider dtype; they are accumulated on the host.
-    """
-    offloads = job.effective.zero.offload_optimizer is not None
-    return offloads and job.width != job.master_width and job.width == job.communication_width
-
-
-def shard_width(job: Workload, weight: Weight | None = None) -> int:
-    """Return the bytes per element of a shard, of a trained one by default.
-
-    fp32, unless its master is elsewhere; frozen weights have no master.
-    """
-    frozen = weight is not None and not weight.trainable
-    return job.width if frozen or moves_masters(job) else job.master_width
-
-
 def shard_bytes(job: Workload) -> int:
     """Return the bytes of all of this rank's shards."""
-    return job.owned * shard_width(job) + job.held_frozen * job.width
+    return job.owned * job.shard_width + job.held_frozen * job.width

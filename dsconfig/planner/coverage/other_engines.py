@@ -73,8 +73,7 @@ FAMILIES: dict[str, Rule] = {
     "inference": inert("read only for inference"),
     "compile": inert("DeepCompile is off", DEEPCOMPILE_OFF)
     + inert("engine.compile() uses torch.compile, without DeepCompile's passes"),
-    "pipeline": inert("read only with a PipelineModule; other modules have one stage"),
-    "checkpoint.writer": refused(FEATURES["fast_checkpoints"]),
+    "checkpoint.writer": inert("all ranks write their shards in parallel, with dsengine's writer"),
     "zero_optimization.zenflow": refused(FEATURES["zenflow"]),
     "zero_optimization.leaf_module": honoured(
         "modules whose unused parameters get zero gradients", SHARDED
@@ -105,7 +104,20 @@ _SPLIT: dict[str, Rule] = {
     "preset_model": honoured("the rules of the preset follow those of layer_specs"),
 }
 """Keys of ``tensor_parallel``, read from degree 2 on."""
+_PIPELINE: dict[str, Rule] = {
+    "activation_checkpoint_interval": honoured("layers of a PipelineModule per checkpoint"),
+    "use_reentrant": inert("checkpoints are never reentrant"),
+    **dict.fromkeys(
+        ("pipe_partitioned", "grad_partitioned"),
+        inert("stages exchange full tensors: their layers are not split"),
+    ),
+    **dict.fromkeys(
+        ("stages", "partition", "seed_layers"),
+        inert("an argument of PipelineModule, as in DeepSpeed"),
+    ),
+}
 RULES: dict[str, Rule] = {
+    **{f"pipeline.{name}": rule for name, rule in _PIPELINE.items()},
     "compile.passes": inert("DeepCompile is off", DEEPCOMPILE_OFF)
     + refused(FEATURES["deepcompile_parallel_passes"], _PARALLEL_PASSES)
     + inert("engine.compile() uses torch.compile, without DeepCompile's passes"),

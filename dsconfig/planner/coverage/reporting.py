@@ -1,9 +1,18 @@
 """Coverage of reporting, timing, profiling and checkpointing."""
 
 from dsconfig.features.table import FEATURES
-from dsconfig.planner.coverage.rules import Condition, honoured, inert, off_or_refused, refused
+from dsconfig.planner.coverage.rules import (
+    OFF,
+    OPTIMIZER_ON_NVME,
+    Condition,
+    honoured,
+    inert,
+    off_or_refused,
+    refused,
+)
 
 SWITCHED = ("flops_profiler", "tensorboard", "wandb", "comet", "csv_monitor", "comms_logger")
+MOCK = Condition("for MOCK", lambda value, config: str(value).upper() == "MOCK")
 
 RULES = {
     "steps_per_print": honoured("rank 0 prints a progress line at this interval"),
@@ -52,6 +61,11 @@ RULES = {
     + inert("all ranks of a single node share its storage"),
     "checkpoint.parallel_write.pipeline_stage": inert("there is one pipeline stage"),
     "checkpoint.checkpoint_serialization": inert("checkpoints use safetensors and torch's format"),
+    "checkpoint.writer.decoupled": inert("files are written before save_checkpoint returns", OFF)
+    + inert("states on NVMe are written before save_checkpoint returns", OPTIMIZER_ON_NVME)
+    + honoured("a thread writes a copy in host memory while training continues"),
+    "checkpoint.writer.type": refused("it writes no files; remove the key", MOCK)
+    + inert("all ranks write their shards in parallel, with dsengine's writer"),
     "datastates_ckpt": off_or_refused(FEATURES["datastates_ckpt"], "DataStates is off"),
 } | {
     f"{monitor}.{key}": honoured(f"rank 0 reports lr, loss scale and timings to {monitor}")

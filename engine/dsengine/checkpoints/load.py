@@ -37,8 +37,11 @@ def load(
     manifest = group.run(lambda: read_manifest(path, check_files=group.is_coordinator), action)
     checksums = manifest.checksums if verify else {}
     group.run_on_coordinator(lambda: _check_small_files(path, checksums), action)
+    elsewhere = _names_on_stages(state, group)
     small, weights, states = group.run(
-        lambda: _prepare(state, manifest, path, strict, optimizer_states and not module_only),
+        lambda: _prepare(
+            state, manifest, path, strict, optimizer_states and not module_only, elsewhere
+        ),
         action,
     )
     with units_resharded(state.module):
@@ -59,17 +62,35 @@ def load(
     return run_state(manifest, small) | small["client_state"]
 
 
+def _names_on_stages(state: TrainingState, group: CheckpointGroup) -> frozenset[str]:
+    """Return the weights that only other pipeline stages have. Collective with stages."""
+    if state.stage_described is None:
+        return frozenset()
+    own = frozenset(state.weights())
+    stages = [each for each in group.gather(own if state.stage_described else None) if each]
+    return frozenset().union(*stages) - own
+
+
 def _check_small_files(path: Path, checksums: Checksums) -> None:
     small = (directory.STATE, METADATA)
     check(path, [(n, int(p[0]), int(p[1])) for n in small for p in checksums.get(n, ())], checksums)
 
 
 def _prepare(
-    state: TrainingState, manifest: Manifest, path: Path, strict: bool, with_optimizer: bool
+    state: TrainingState,
+    manifest: Manifest,
+    path: Path,
+    strict: bool,
+    with_optimizer: bool,
+    elsewhere: frozenset[str],
 ) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor] | None]:
-    """Return the small states, and the tensors to read weights and optimizer states into."""
+    """Return the small states, and the tensors to read weights and optimizer states into.
+
+    ``elsewhere``: names of weights that other pipeline stages load.
+    """
     current = state.weights()
-    names = check_weights(manifest.weights, current, strict=strict, excluded=manifest.excluded)
+    own = {name: at for name, at in manifest.weights.items() if name not in elsewhere}
+    names = check_weights(own, current, strict=strict, excluded=manifest.excluded)
     small = _small_states(path / directory.STATE)
     saved = saved_tensors(path)
     weights = {weight_key(name): current[name] for name in names}

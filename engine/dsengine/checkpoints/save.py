@@ -8,9 +8,10 @@ asynchronously keeps a second copy of its states in host memory until it ends.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from dsengine.checkpoints.choice import retain
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.manifest import Manifest, file_sizes, hash_range, shapes
 from dsengine.checkpoints.small_states import random_state
-from dsengine.checkpoints.state import TrainingState
+from dsengine.checkpoints.state import NamedOptimizer, TrainingState, joined_values
 from dsengine.checkpoints.tensor_files import weight_key, write_tensors
 from dsengine.communication.devices import wait_for_device
 from dsengine.tiers import memory
@@ -95,6 +96,43 @@ class Snapshot:
         self.tensors = staging.take(self.tensors)
 
 
+@dataclass(slots=True)
+class Contents:
+    """What the files describe of a model, or of a pipeline stage; see ``Manifest``.
+
+    ``optimizer``: the groups and the state that is not per element; None without an optimizer.
+    """
+
+    weights: dict[str, list[int]]
+    excluded: list[str]
+    buffers: list[str]
+    tied: dict[str, str]
+    optimizer: dict[str, Any] | None
+
+    @classmethod
+    def of(
+        cls, state: TrainingState, weights: Mapping[str, Tensor], optimizer: NamedOptimizer | None
+    ) -> Self:
+        return cls(
+            weights=shapes(weights),
+            excluded=[name for name in state.weights() if name not in weights],
+            buffers=[name for name in state.buffers() if name in weights],
+            tied=state.tied(),
+            optimizer=None if optimizer is None else optimizer.values(),
+        )
+
+    def joined(self, other: Self) -> Self:
+        """Return the contents of both stages, tied weights once."""
+        return replace(
+            self,
+            weights=self.weights | other.weights,
+            excluded=[*dict.fromkeys(self.excluded + other.excluded)],
+            buffers=[*dict.fromkeys(self.buffers + other.buffers)],
+            tied=self.tied | other.tied,
+            optimizer=joined_values(self.optimizer, other.optimizer),
+        )
+
+
 def collect(
     state: TrainingState,
     group: CheckpointGroup,
@@ -105,29 +143,39 @@ def collect(
 ) -> Snapshot:
     """Collect the state to save. The tensors are still those of training."""
     weights = state.weights(exclude_frozen=exclude_frozen)
+    optimizer = state.named_optimizer()
+    contents = _contents_of_stages(Contents.of(state, weights, optimizer), state, group)
     tensors = {weight_key(name): tensor for name, tensor in weights.items()}
     small: dict[str, Any] = {
         "client_state": client_state,
         "parts": {name: part.state_dict() for name, part in state.parts.items()},
         "random": group.gather(random_state()),
-        "optimizer": None,
+        "optimizer": contents.optimizer,
     }
-    if (optimizer := state.named_optimizer()) is not None:
+    if optimizer is not None:
         tensors |= optimizer.tensors()
-        small["optimizer"] = optimizer.values()
-    excluded = [name for name in state.weights() if name not in weights]
     manifest = Manifest(
         tag=tag,
-        weights=shapes(weights),
-        excluded=excluded,
-        buffers=[name for name in state.buffers() if name in weights],
-        tied=state.tied(),
+        weights=contents.weights,
+        excluded=contents.excluded,
+        buffers=contents.buffers,
+        tied=contents.tied,
         description=dict(state.description) | {"world_size": group.world_size},
     )
     data = group.run(
         lambda: small_states.dump(small) if group.is_coordinator else b"", f"saving {tag}"
     )
     return Snapshot(tensors=tensors, small=data, manifest=manifest)
+
+
+def _contents_of_stages(
+    own: "Contents", state: TrainingState, group: CheckpointGroup
+) -> "Contents":
+    """Return the contents of all pipeline stages; without stages, this rank's. Collective."""
+    if state.stage_described is None:
+        return own
+    stages = [each for each in group.gather(own if state.stage_described else None) if each]
+    return reduce(Contents.joined, stages)
 
 
 def write(

@@ -66,6 +66,8 @@ class TrainingState:
     ``load_target``: returns the tensor to load a parameter's optimizer state into, given its name
     and saved shape, or None for a new one; raises ValueError for one that does not fit.
     ``state_dtype``: returns the dtype of a new one, given its weight and that of the saved state.
+    ``stage_described``: with pipeline stages, whether this rank describes the tensors of its stage,
+    of which all its data-parallel ranks have the same; None without stages.
     ``file_backed``: tensors are views of files, and may exceed the memory.
     """
 
@@ -76,6 +78,7 @@ class TrainingState:
     description: Mapping[str, Any] = field(default_factory=dict)
     load_target: Callable[[str, str, torch.Size], Tensor | None] = lambda *_: None
     state_dtype: Callable[[Tensor, torch.dtype], torch.dtype] = lambda weight, saved: saved
+    stage_described: bool | None = None
     file_backed: bool = False
 
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -272,6 +275,24 @@ class NamedOptimizer:
             f"{sorted(required - saved)}, which {kind.__name__} requires; use the same "
             "optimizer or load with load_optimizer_states=False"
         )
+
+
+def joined_values(
+    first: dict[str, Any] | None, other: dict[str, Any] | None
+) -> dict[str, Any] | None:
+    """Return the values of the optimizers of two pipeline stages, with the groups of both.
+
+    Their positions mean nothing: parameters find the options of their group by name.
+    """
+    if first is None or other is None:
+        return first or other
+    known = {name for group in first["groups"] for name in group["names"]}
+    groups = [
+        {**group, "names": [name for name in group["names"] if name not in known]}
+        for group in other["groups"]
+    ]
+    groups = first["groups"] + [group for group in groups if group["names"]]
+    return {**first, "groups": groups, "scalars": first["scalars"] | other["scalars"]}
 
 
 def _saved_options(group: Mapping[str, Any]) -> dict[str, Any]:

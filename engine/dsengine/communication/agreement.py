@@ -9,10 +9,13 @@ from torch import nn
 from dsconfig import Plan
 
 
-def check_agreement(plan: Plan | None, model: nn.Module, failure: Exception | None = None) -> None:
+def check_agreement(
+    plan: Plan | None, model: nn.Module, failure: Exception | None = None, stage: int = 0
+) -> None:
     """Compare config, model and plan of all ranks with those of rank 0. Collective.
 
-    ``failure``: why this rank has no plan; the caller raises it. Raises ValueError on every other
+    ``failure``: why this rank has no plan; the caller raises it. ``stage``: of a pipeline, whose
+    ranks are compared with the first of the same stage. Raises ValueError on every other
     rank, naming the first rank that differs or that failed, and the difference or the cause.
     """
     own = {  # leaves of the config, parameters by name, digest of the plan
@@ -21,19 +24,22 @@ def check_agreement(plan: Plan | None, model: nn.Module, failure: Exception | No
         "plan": {} if plan is None else {"its digest": plan.digest[:12]},
     }
     cause = None if failure is None else f"{failure}"
-    ranks = _gather("initialize()", (cause, own))
+    ranks = _gather("initialize()", (cause, stage, own))
     if failure is not None:
         return
-    for rank, (cause, _) in enumerate(ranks):
+    for rank, (cause, *_) in enumerate(ranks):
         if cause is not None:
             raise ValueError(f"rank {rank} cannot start: {cause}")
-    _, first = ranks[0]
-    for rank, (_, other) in enumerate(ranks):
-        for part in first:
-            differing = _differences(first[part], other[part])
+    first_of: dict[int, int] = {}
+    for rank, (_, stage, other) in enumerate(ranks):
+        first = first_of.setdefault(stage, rank)
+        for part in other:
+            against = first if part == "model" else 0
+            differing = _differences(ranks[against][2][part], other[part], against)
             if differing:
                 raise ValueError(
-                    f"rank {rank} has a different {part} than rank 0: {'; '.join(differing[:3])}"
+                    f"rank {rank} has a different {part} than rank {against}: "
+                    f"{'; '.join(differing[:3])}"
                 )
 
 
@@ -66,10 +72,10 @@ def _leaves(value: Any, path: str = "") -> list[tuple[str, str]]:
     return [(path, repr(value))]
 
 
-def _differences(first: dict[str, Any], other: dict[str, Any]) -> list[str]:
+def _differences(first: dict[str, Any], other: dict[str, Any], rank: int) -> list[str]:
     names = dict.fromkeys([*first, *other])
     return [
-        f"{name} is {other.get(name, 'missing')}, on rank 0 {first.get(name, 'missing')}"
+        f"{name} is {other.get(name, 'missing')}, on rank {rank} {first.get(name, 'missing')}"
         for name in names
         if first.get(name) != other.get(name)
     ]

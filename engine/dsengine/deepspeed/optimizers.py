@@ -98,7 +98,33 @@ class ConfigurableZeroGrad(Optimizer):
         super().zero_grad(self.set_grad_none if set_to_none is None else set_to_none)
 
 
-class FusedAdam(ConfigurableZeroGrad, Adam, metaclass=DeepSpeedClass):
+class _FusedAdam(Adam):
+    """torch's fused kernel. Raises ValueError for ``amsgrad``."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        bias_correction: bool,
+        betas: Betas,
+        eps: float,
+        weight_decay: float,
+        amsgrad: bool,
+        decoupled: bool,
+    ) -> None:
+        if amsgrad:
+            raise ValueError(
+                f"{type(self).__name__} does not support amsgrad, as in DeepSpeed: use "
+                "torch.optim.AdamW(amsgrad=True)"
+            )
+        super().__init__(
+            params, lr, betas, eps, weight_decay, fused=True, decoupled_weight_decay=decoupled
+        )
+        if not bias_correction:
+            without_correction(self)
+
+
+class FusedAdam(ConfigurableZeroGrad, _FusedAdam, metaclass=DeepSpeedClass):
     """Adam with decoupled weight decay (AdamW) unless ``adam_w_mode`` is false.
 
     ``step`` of an engine always sets gradients to None. Raises ValueError for ``amsgrad``, which
@@ -117,22 +143,13 @@ class FusedAdam(ConfigurableZeroGrad, Adam, metaclass=DeepSpeedClass):
         amsgrad: bool = False,
         set_grad_none: bool = True,
     ) -> None:
-        _refuse_amsgrad(type(self).__name__, amsgrad)
         super().__init__(
-            params,
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            fused=True,
-            decoupled_weight_decay=adam_w_mode,
+            params, lr, bias_correction, betas, eps, weight_decay, amsgrad, adam_w_mode
         )
-        if not bias_correction:
-            without_correction(self)
         self.set_grad_none = set_grad_none
 
 
-class DeepSpeedCPUAdam(Adam, metaclass=DeepSpeedClass):
+class DeepSpeedCPUAdam(_FusedAdam, metaclass=DeepSpeedClass):
     """Adam with decoupled weight decay (AdamW) unless ``adamw_mode`` is false.
 
     ``fp32_optimizer_states=False``: states have the dtype of the parameters. Raises ValueError for
@@ -151,27 +168,11 @@ class DeepSpeedCPUAdam(Adam, metaclass=DeepSpeedClass):
         adamw_mode: bool = True,
         fp32_optimizer_states: bool = True,
     ) -> None:
-        _refuse_amsgrad(type(self).__name__, amsgrad)
         super().__init__(
-            model_params,
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            fused=True,
-            decoupled_weight_decay=adamw_mode,
+            model_params, lr, bias_correction, betas, eps, weight_decay, amsgrad, adamw_mode
         )
-        if not bias_correction:
-            without_correction(self)
         if fp32_optimizer_states:
             step_in_fp32(self)
-
-
-def _refuse_amsgrad(name: str, amsgrad: bool) -> None:
-    if amsgrad:
-        raise ValueError(
-            f"{name} does not support amsgrad, as in DeepSpeed: use torch.optim.AdamW(amsgrad=True)"
-        )
 
 
 class DeepSpeedCPUAdagrad(Adagrad, metaclass=DeepSpeedClass):

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dsengine.deepspeed.utilities import partition_uniform
 from dsengine.loop.optimizer_compat import ParameterOffload
+from dsengine.parallel.pipeline.partition import partition_uniform
 from dsengine.sharding import Sharding
 from dsengine.sharding.leaves import is_leaf, is_of_class, mark_leaf
 from dsengine.sharding.zero.gathered import GatheredParameters

@@ -33,9 +33,7 @@ MODULES: Mapping[str, Mapping[str, str]] = {
             "UNIVERSAL_CHECKPOINT_INFO ZERO_FILE_PREFIX ZERO_STAGE"
         ),
     },
-    "checkpoint.utils": {
-        "deepspeed.weights": "clone_tensors_for_torch_save",
-    },
+    "checkpoint.utils": {"deepspeed.weights": "clone_tensors_for_torch_save"},
     "comm": {
         "communication.devices": "get_backend",
         "communication.environment": "Placement discover local_rank_argument",
@@ -54,9 +52,7 @@ MODULES: Mapping[str, Mapping[str, str]] = {
         ),
     },
     "compression": {},
-    "compression.helper": {
-        "deepspeed.utilities": "recursive_getattr recursive_setattr",
-    },
+    "compression.helper": {"deepspeed.utilities": "recursive_getattr recursive_setattr"},
     "constants": {
         "communication.environment": "TORCH_DISTRIBUTED_DEFAULT_PORT=DEFAULT_PORT",
         "deepspeed.key_names": "CROSS_RANK CROSS_SIZE LOCAL_RANK default_pg_timeout",
@@ -66,9 +62,7 @@ MODULES: Mapping[str, Mapping[str, str]] = {
         "release": "version=VERSION",
     },
     "launcher": {},
-    "launcher.launch": {
-        "deepspeed.rank_command": "FLAGS command rank_environment",
-    },
+    "launcher.launch": {"deepspeed.rank_command": "FLAGS command rank_environment"},
     "launcher.runner": {
         "deepspeed.launching": (
             "DEEPSPEED_ENVIRONMENT_NAME DLTS_HOSTFILE VISIBLE_DEVICES _parse_hostfile "
@@ -77,9 +71,7 @@ MODULES: Mapping[str, Mapping[str, str]] = {
         ),
     },
     "module_inject": {},
-    "module_inject.layers": {
-        "deepspeed.parallel": "GatherReplacedLayerParams",
-    },
+    "module_inject.layers": {"deepspeed.parallel": "GatherReplacedLayerParams"},
     "moe": {},
     "moe.utils": {
         "deepspeed.parallel": (
@@ -87,44 +79,26 @@ MODULES: Mapping[str, Mapping[str, str]] = {
         ),
     },
     "monitor": {},
-    "monitor.comet": {
-        "deepspeed.monitors": "CometMonitor",
-    },
+    "monitor.comet": {"deepspeed.monitors": "CometMonitor"},
     "monitor.config": {
         "deepspeed.config": (
             "CSVConfig CometConfig DeepSpeedMonitorConfig TensorBoardConfig WandbConfig "
             "get_monitor_config"
         ),
     },
-    "monitor.csv_monitor": {
-        "deepspeed.monitors": "csvMonitor",
-    },
-    "monitor.monitor": {
-        "deepspeed.monitors": "Monitor MonitorMaster",
-    },
-    "monitor.tensorboard": {
-        "deepspeed.monitors": "TensorBoardMonitor",
-    },
-    "monitor.wandb": {
-        "deepspeed.monitors": "WandbMonitor",
-    },
-    "ops": {
-        "deepspeed.kernels": "__compatible_ops__=compatible_ops",
-    },
-    "ops.adagrad": {
-        "deepspeed.optimizers": "DeepSpeedCPUAdagrad",
-    },
+    "monitor.csv_monitor": {"deepspeed.monitors": "csvMonitor"},
+    "monitor.monitor": {"deepspeed.monitors": "Monitor MonitorMaster"},
+    "monitor.tensorboard": {"deepspeed.monitors": "TensorBoardMonitor"},
+    "monitor.wandb": {"deepspeed.monitors": "WandbMonitor"},
+    "ops": {"deepspeed.kernels": "__compatible_ops__=compatible_ops"},
+    "ops.adagrad": {"deepspeed.optimizers": "DeepSpeedCPUAdagrad"},
     "ops.adam": {
         "deepspeed.optimizers": (
             "Betas ConfigurableZeroGrad DeepSpeedCPUAdam DeepSpeedClass FusedAdam"
         ),
     },
-    "ops.aio": {
-        "deepspeed.kernels": "AsyncIOBuilder",
-    },
-    "ops.lion": {
-        "deepspeed.optimizers": "DeepSpeedCPULion FusedLion",
-    },
+    "ops.aio": {"deepspeed.kernels": "AsyncIOBuilder"},
+    "ops.lion": {"deepspeed.optimizers": "DeepSpeedCPULion FusedLion"},
     "ops.op_builder": {
         "deepspeed.kernels": (
             "ALL_OPS AsyncIOBuilder CPUAdagradBuilder CPUAdamBuilder CPULionBuilder "
@@ -134,9 +108,7 @@ MODULES: Mapping[str, Mapping[str, str]] = {
         ),
     },
     "profiling": {},
-    "profiling.flops_profiler": {
-        "deepspeed.observing": "get_model_profile",
-    },
+    "profiling.flops_profiler": {"deepspeed.observing": "get_model_profile"},
     "runtime": {},
     "runtime.activation_checkpointing": {},
     "runtime.activation_checkpointing.checkpointing": {
@@ -161,25 +133,15 @@ MODULES: Mapping[str, Mapping[str, str]] = {
             "DeepSpeedConfigModel dict_raise_error_on_duplicate_keys get_scalar_param"
         ),
     },
-    "runtime.constants": {
-        "deepspeed.key_names": "*=key_or_default",
-    },
-    "runtime.dataloader": {
-        "loop.data": "RepeatingLoader",
-    },
-    "runtime.engine": {
-        "loop.engine": "DeepSpeedEngine=Engine",
-    },
+    "runtime.constants": {"deepspeed.key_names": "*=key_or_default"},
+    "runtime.dataloader": {"loop.data": "RepeatingLoader"},
+    "runtime.engine": {"loop.engine": "DeepSpeedEngine=Engine"},
     "runtime.fp16": {},
-    "runtime.fp16.fused_optimizer": {
-        "deepspeed.optimizers": "FP16_Optimizer HalfPrecisionClass",
-    },
+    "runtime.fp16.fused_optimizer": {"deepspeed.optimizers": "FP16_Optimizer HalfPrecisionClass"},
     "runtime.fp16.loss_scaler": {
         "deepspeed.optimizers": "DynamicLossScaler LossScaler LossScalerBase",
     },
-    "runtime.fp16.unfused_optimizer": {
-        "deepspeed.optimizers": "FP16_UnfusedOptimizer",
-    },
+    "runtime.fp16.unfused_optimizer": {"deepspeed.optimizers": "FP16_UnfusedOptimizer"},
     "runtime.lr_schedules": {
         "deepspeed.arguments": (
             "COS_MIN_RATIO CYCLE_FIRST_STAIR_COUNT CYCLE_FIRST_STEP_SIZE CYCLE_MAX_LR "
@@ -193,6 +155,30 @@ MODULES: Mapping[str, Mapping[str, str]] = {
         "optimizers.schedules": (
             "LRRangeTest OneCycle VALID_LR_SCHEDULES WarmupCosineLR WarmupDecayLR WarmupLR"
         ),
+    },
+    "pipe": {
+        "parallel.pipeline.layers": "LayerSpec TiedLayerSpec",
+        "parallel.pipeline.module": "PipelineModule",
+    },
+    "runtime.pipe": {
+        "parallel.pipeline.layers": "LayerSpec TiedLayerSpec",
+        "parallel.pipeline.module": "PipelineModule",
+        "parallel.pipeline.process_topology": "ProcessTopology",
+    },
+    "runtime.pipe.engine": {
+        "deepspeed.pipelines": "PipelineEngine",
+    },
+    "runtime.pipe.module": {
+        "parallel.pipeline.layers": "LayerSpec TiedLayerSpec",
+        "parallel.pipeline.module": "PipelineError PipelineModule",
+        "parallel.pipeline.process_topology": "PipeDataParallelTopology",
+        "parallel.pipeline.grid": "PipelineParallelGrid",
+    },
+    "runtime.pipe.topology": {
+        "parallel.pipeline.process_topology": (
+            "PipeDataParallelTopology PipeModelDataParallelTopology ProcessTopology"
+        ),
+        "parallel.pipeline.grid": "PipelineParallelGrid",
     },
     "runtime.precision_config": {
         "deepspeed.config": "DeepSpeedBF16Config DeepSpeedFP16Config get_bfloat16_config",
@@ -218,10 +204,9 @@ MODULES: Mapping[str, Mapping[str, str]] = {
         "parallel.tiling": "TiledFusedLogitsLoss TiledMLP sequence_tiled_compute",
     },
     "runtime.utils": {
-        "deepspeed.utilities": (
-            "clip_grad_norm_ move_to_device partition_balanced partition_uniform prefix_sum_inc "
-            "see_memory_usage set_random_seed"
-        ),
+        "deepspeed.utilities": "clip_grad_norm_ move_to_device see_memory_usage",
+        "parallel.pipeline.layers": "set_random_seed",
+        "parallel.pipeline.partition": "partition_balanced partition_uniform prefix_sum_inc",
     },
     "runtime.zero": {
         "deepspeed.sharded_parameters": "TiledLinear unwrap_model_for_generation",
@@ -237,18 +222,14 @@ MODULES: Mapping[str, Mapping[str, str]] = {
             "DeepSpeedZeroOffloadOptimizerConfig DeepSpeedZeroOffloadParamConfig ZeroStageEnum"
         ),
     },
-    "runtime.zero.generation": {
-        "deepspeed.sharded_parameters": "unwrap_model_for_generation",
-    },
+    "runtime.zero.generation": {"deepspeed.sharded_parameters": "unwrap_model_for_generation"},
     "runtime.zero.leaf_module_config": {
         "deepspeed.config": (
             "DEFAULT_LEAF_MODULE_CLASSES DEFAULT_LEAF_MODULE_NAMES "
             "DEFAULT_LEAF_MODULE_NAME_SUFFIXES DeepSpeedZeroLeafModuleConfig"
         ),
     },
-    "runtime.zero.linear": {
-        "torch.nn.functional": "zero3_linear_wrap=linear",
-    },
+    "runtime.zero.linear": {"torch.nn.functional": "zero3_linear_wrap=linear"},
     "runtime.zero.offload_config": {
         "deepspeed.config": "DeepSpeedZeroOffloadOptimizerConfig DeepSpeedZeroOffloadParamConfig",
         "tiers.offloaded_states": "OffloadDeviceEnum OffloadStateTypeEnum",
@@ -276,13 +257,9 @@ MODULES: Mapping[str, Mapping[str, str]] = {
             "estimate_zero2_model_states_mem_needs_all_live"
         ),
     },
-    "runtime.zero.tiling": {
-        "deepspeed.sharded_parameters": "TiledLinear",
-    },
+    "runtime.zero.tiling": {"deepspeed.sharded_parameters": "TiledLinear"},
     "sequence": {},
-    "sequence.layer": {
-        "parallel.distributed_attention": "DistributedAttention",
-    },
+    "sequence.layer": {"parallel.distributed_attention": "DistributedAttention"},
     "utils": {
         "deepspeed.observing": "log_dist logger print_dist set_log_level_from_string warning_once",
         "deepspeed.sharded_parameters": (
@@ -312,15 +289,11 @@ MODULES: Mapping[str, Mapping[str, str]] = {
             "get_tensor_model_parallel_rank get_tensor_model_parallel_world_size initialize"
         ),
     },
-    "utils.init_on_device": {
-        "deepspeed.utilities": "OnDevice",
-    },
+    "utils.init_on_device": {"deepspeed.utilities": "OnDevice"},
     "utils.logging": {
         "deepspeed.observing": "log_dist logger print_dist set_log_level_from_string warning_once",
     },
-    "utils.module_utils": {
-        "deepspeed.utilities": "recursive_getattr recursive_setattr",
-    },
+    "utils.module_utils": {"deepspeed.utilities": "recursive_getattr recursive_setattr"},
     "utils.tensor_fragment": {
         "deepspeed.tensor_fragment": (
             "fragment_address safe_get_full_fp32_param safe_get_full_grad "
@@ -330,12 +303,8 @@ MODULES: Mapping[str, Mapping[str, str]] = {
             "safe_set_local_optimizer_state safe_update_full_grad_vectorized"
         ),
     },
-    "utils.timer": {
-        "deepspeed.observing": "SynchronizedWallClockTimer trim_mean",
-    },
-    "utils.torch": {
-        "deepspeed.utilities": "required_torch_version",
-    },
+    "utils.timer": {"deepspeed.observing": "SynchronizedWallClockTimer trim_mean"},
+    "utils.torch": {"deepspeed.utilities": "required_torch_version"},
     "utils.z3_leaf_module": {
         "deepspeed.sharded_parameters": (
             "get_z3_leaf_modules set_z3_leaf_module set_z3_leaf_modules "
@@ -351,9 +320,7 @@ MODULES: Mapping[str, Mapping[str, str]] = {
             "get_optim_files load_state_dict_from_zero_checkpoint main"
         ),
     },
-    "utils.zero_to_torch": {
-        "deepspeed.weights": "convert_zero_checkpoint_to_state_dict main",
-    },
+    "utils.zero_to_torch": {"deepspeed.weights": "convert_zero_checkpoint_to_state_dict main"},
 }
 """By path below ``deepspeed``, by module of torch or below ``dsengine``, the names; ``a=b`` is
 ``import b as a``. Submodules are names of their package anyway."""

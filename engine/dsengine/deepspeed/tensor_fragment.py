@@ -47,7 +47,7 @@ class _TrainedParameter(NamedTuple):
 
     def gradient(self) -> Tensor | None:
         """Return this rank's shard of the reduced gradient."""
-        return dict(self.engine.gradients.reduced()).get(self.name)
+        return dict(self.engine._gradients.reduced()).get(self.name)
 
     def states(self) -> Mapping[str, Any]:
         """Return this rank's shards of the optimizer states; {} before the first step."""
@@ -125,7 +125,7 @@ def safe_get_full_grad(param: nn.Parameter) -> Tensor | None:
     """
     if (trained := _find(param)) is None:
         return None
-    scale, unreduced = trained.engine.loss_scaler.scale, trained.engine.gradients.unreduced()
+    scale, unreduced = trained.engine.loss_scaler.scale, trained.engine._gradients.unreduced()
     if unreduced is not None:
         own = unreduced.get(trained.name)
         return None if own is None else own.detach() / scale

@@ -92,6 +92,8 @@ class TrainingLoader:
         """Completed epochs."""
         self.post_process_func: Callable[[Any, dict[str, Any]], Any] | None = None
         """Called with every batch and the loader's state; returns the batch to yield."""
+        self.loads = 0
+        """Positions loaded so far."""
         self._batches = 0
         self._offset = 0
 
@@ -126,6 +128,7 @@ class TrainingLoader:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Resume at a saved position, at any world size, at the next ``iter``."""
+        self.loads += 1
         position, per_epoch = state["position"], len(self) * self.micro_batch * self.world_size
         self.passes = state["passes"]
         if position >= min(per_epoch, len(self._resumed) * self.world_size):

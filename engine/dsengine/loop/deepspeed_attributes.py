@@ -10,7 +10,7 @@ import gc
 import os
 from collections.abc import Callable, Mapping
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -43,12 +43,36 @@ def _loss_scale_arguments(block: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+_NAMED_AFTER = {
+    "autotuning": "enabled end_profile_step metric start_profile_step",
+    "flops_profiler": (
+        "detailed enabled module_depth output_file profile_step recompute_fwd_factor top_modules"
+    ),
+    _ZERO: (
+        "allgather_bucket_size allgather_partitions allgather_sequential compute_grad_norm "
+        "contiguous_gradients elastic_checkpoint ignore_unused_parameters legacy_stage1 "
+        "load_from_fp32_weights log_trace_cache_warnings max_live_parameters "
+        "max_reuse_distance model_persistence_threshold module_granularity_threshold "
+        "overlap_comm param_persistence_threshold parameter_alignment prefetch_bucket_size "
+        "reduce_bucket_size reduce_scatter round_robin_gradients "
+        "save_muon_momentum_buffer_in_memory sub_group_size"
+    ),
+}
+"""By block, the keys with a method of the same name after ``zero_`` or the name of the block."""
+
 GETTERS: Mapping[str, str | tuple[str, Callable[[Any], Any]]] = {
+    **{
+        f"{'zero' if block == _ZERO else block}_{key}": f"{block}.{key}"
+        for block, keys in _NAMED_AFTER.items()
+        for key in keys.split()
+    },
+    "zero_hpz_partition_size": f"{_ZERO}.zero_hpz_partition_size",
+    "zero_multi_rank_bucket_allreduce": f"{_ZERO}.use_multi_rank_bucket_allreduce",
+    "zero_quantized_gradients": f"{_ZERO}.zero_quantized_gradients",
+    "zero_quantized_nontrainable_weights": f"{_ZERO}.zero_quantized_nontrainable_weights",
+    "zero_quantized_weights": f"{_ZERO}.zero_quantized_weights",
     "aio_config": "aio",
     "autotp_size": "tensor_parallel.autotp_size",
-    "autotuning_enabled": "autotuning.enabled",
-    "autotuning_end_profile_step": "autotuning.end_profile_step",
-    "autotuning_metric": "autotuning.metric",
     "autotuning_metric_path": (
         "autotuning.metric_path",
         _file_in_working_directory("autotuning_metric.json"),
@@ -58,7 +82,6 @@ GETTERS: Mapping[str, str | tuple[str, Callable[[Any], Any]]] = {
         _file_in_working_directory("autotuning_model_info.json"),
     ),
     "autotuning_profile_model_info": ("autotuning.model_info.profile", bool),
-    "autotuning_start_profile_step": "autotuning.start_profile_step",
     "bf16_master_weights_and_gradients": "bf16.bf16_master_weights_and_grads",
     "bf16_optimizer_states": "bf16.bf16_optimizer_states",
     "checkpoint_serialization_enabled": "checkpoint.checkpoint_serialization",
@@ -87,13 +110,6 @@ GETTERS: Mapping[str, str | tuple[str, Callable[[Any], Any]]] = {
     "dataloader_drop_last": "dataloader_drop_last",
     "dynamic_loss_scale": ("fp16.loss_scale", lambda scale: scale == 0),
     "dynamic_loss_scale_args": ("fp16", _loss_scale_arguments),
-    "flops_profiler_detailed": "flops_profiler.detailed",
-    "flops_profiler_enabled": "flops_profiler.enabled",
-    "flops_profiler_module_depth": "flops_profiler.module_depth",
-    "flops_profiler_output_file": "flops_profiler.output_file",
-    "flops_profiler_profile_step": "flops_profiler.profile_step",
-    "flops_profiler_recompute_fwd_factor": "flops_profiler.recompute_fwd_factor",
-    "flops_profiler_top_modules": "flops_profiler.top_modules",
     "fp16_auto_cast": "fp16.auto_cast",
     "fp16_master_weights_and_gradients": "fp16.fp16_master_weights_and_grads",
     "gradient_predivide_factor": "gradient_predivide_factor",
@@ -112,45 +128,17 @@ GETTERS: Mapping[str, str | tuple[str, Callable[[Any], Any]]] = {
     "use_node_local_storage": "checkpoint.use_node_local_storage",
     "uses_parallelization_pass_only": ("compile.passes", _has_pass("autosp", "autotp")),
     "zenflow_config": f"{_ZERO}.zenflow",
-    "zero_allgather_bucket_size": f"{_ZERO}.allgather_bucket_size",
-    "zero_allgather_partitions": f"{_ZERO}.allgather_partitions",
-    "zero_allgather_sequential": f"{_ZERO}.allgather_sequential",
     "zero_allow_untested_optimizer": "zero_allow_untested_optimizer",
-    "zero_compute_grad_norm": f"{_ZERO}.compute_grad_norm",
-    "zero_contiguous_gradients": f"{_ZERO}.contiguous_gradients",
     "zero_cpu_offload": (f"{_ZERO}.offload_optimizer.device", lambda device: device == "cpu"),
-    "zero_elastic_checkpoint": f"{_ZERO}.elastic_checkpoint",
     "zero_force_ds_cpu_optimizer": "zero_force_ds_cpu_optimizer",
-    "zero_hpz_partition_size": f"{_ZERO}.zero_hpz_partition_size",
-    "zero_ignore_unused_parameters": f"{_ZERO}.ignore_unused_parameters",
-    "zero_legacy_stage1": f"{_ZERO}.legacy_stage1",
-    "zero_load_from_fp32_weights": f"{_ZERO}.load_from_fp32_weights",
-    "zero_log_trace_cache_warnings": f"{_ZERO}.log_trace_cache_warnings",
-    "zero_max_live_parameters": f"{_ZERO}.max_live_parameters",
-    "zero_max_reuse_distance": f"{_ZERO}.max_reuse_distance",
-    "zero_model_persistence_threshold": f"{_ZERO}.model_persistence_threshold",
-    "zero_module_granularity_threshold": f"{_ZERO}.module_granularity_threshold",
-    "zero_multi_rank_bucket_allreduce": f"{_ZERO}.use_multi_rank_bucket_allreduce",
     "zero_nvme_offload_optimizer": (
         f"{_ZERO}.offload_optimizer.device",
         lambda device: device == "nvme",
     ),
-    "zero_overlap_comm": f"{_ZERO}.overlap_comm",
-    "zero_param_persistence_threshold": f"{_ZERO}.param_persistence_threshold",
-    "zero_parameter_alignment": f"{_ZERO}.parameter_alignment",
     "zero_partial_offload": (
         f"{_ZERO}.offload_optimizer.ratio",
         lambda ratio: 1.0 if ratio is None else ratio,
     ),
-    "zero_prefetch_bucket_size": f"{_ZERO}.prefetch_bucket_size",
-    "zero_quantized_gradients": f"{_ZERO}.zero_quantized_gradients",
-    "zero_quantized_nontrainable_weights": f"{_ZERO}.zero_quantized_nontrainable_weights",
-    "zero_quantized_weights": f"{_ZERO}.zero_quantized_weights",
-    "zero_reduce_bucket_size": f"{_ZERO}.reduce_bucket_size",
-    "zero_reduce_scatter": f"{_ZERO}.reduce_scatter",
-    "zero_round_robin_gradients": f"{_ZERO}.round_robin_gradients",
-    "zero_save_muon_momentum_buffer_in_memory": f"{_ZERO}.save_muon_momentum_buffer_in_memory",
-    "zero_sub_group_size": f"{_ZERO}.sub_group_size",
     "zero_use_cpu_optimizer": (
         f"{_ZERO}.offload_optimizer.device",
         lambda device: device in ("cpu", "nvme"),
@@ -232,7 +220,7 @@ QUERIES: Mapping[str, Any] = {
         e.train_micro_batch_size_per_gpu(),
         e.gradient_accumulation_steps(),
     ),
-    "gradient_accumulation_steps": lambda e: e.accumulation.steps,
+    "gradient_accumulation_steps": lambda e: e._accumulation.steps,
     "managed_gradient_accumulation": _block("gradients", "managed_accumulation"),
     "train_batch_size": lambda e: e.plan.batch.global_batch,
     "train_micro_batch_size_per_gpu": lambda e: e.plan.batch.micro_batch,
@@ -319,6 +307,7 @@ def _config_getter(row: str | tuple[str, Callable[[Any], Any]]) -> Callable[[Any
     return get
 
 
+Kind = TypeVar("Kind", bound=type)
 TABLE: Mapping[str, Any] = {
     **{name: _config_getter(row) for name, row in GETTERS.items()},
     **QUERIES,
@@ -333,33 +322,8 @@ for _name, _row in TABLE.items():
         _row.__set_name__(None, _name)  # type: ignore[attr-defined]
 
 
-class EngineType(type):
-    """The class of ``Engine``, on which programs that patch it read and list the table too."""
-
-    def __getattr__(cls, name: str) -> Any:
-        if name in TABLE:
-            return TABLE[name].__get__(None, cls)
-        raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
-
-    def __dir__(cls) -> list[str]:
-        return [*super().__dir__(), *TABLE]
-
-
-def attribute_of(engine: Any, name: str) -> Any:
-    """Return what an engine that lacks ``name`` returns for it: the table's, or its model's."""
-    row = TABLE.get(name)
-    if row is not None and not isinstance(row, Refused):
-        return row.__get__(engine, type(engine))
-    try:
-        return getattr(engine.module, name)
-    except AttributeError:
-        if row is not None:
-            row.__get__(engine)
-        raise
-
-
-def check_settable(engine: Any, name: str) -> None:
-    """Raise AttributeError for an attribute of the table that scripts cannot set."""
-    row = TABLE.get(name)
-    if isinstance(row, property | Refused):
-        row.__set__(engine, None)
+def with_table(kind: Kind) -> Kind:
+    """Give a class the attributes of the table that it does not define."""
+    for name in TABLE.keys() - set(dir(kind)):
+        setattr(kind, name, TABLE[name])
+    return kind

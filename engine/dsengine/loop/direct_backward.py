@@ -12,7 +12,7 @@ logits alive until the garbage collector runs, so hooks drop their output after 
 frees the graph.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,13 +42,13 @@ class _OutputHook:
 class DirectBackward:
     """Installs hooks on the outputs of an engine's forward.
 
-    ``prepare``: called with an output before the first gradient; decides whether to reduce.
+    ``prepare``: called with one output before the first gradient; decides whether to reduce.
     """
 
     gradients: Gradients
     windows: Windows
     scaler: LossScaler
-    prepare: Callable[[Tensor], None]
+    prepare: Callable[[Sequence[Tensor]], None]
     has_begun: bool = False
     """Whether a backward started by the script is still running."""
     _inside_engine: bool = False
@@ -97,7 +97,7 @@ class DirectBackward:
                 "engine.scale(loss).backward()"
             )
         self.has_begun = True
-        self.prepare(output)
+        self.prepare([output])
         # FSDP queues its own callback later, and it must run before gradients are complete.
         at_end_of_backward(lambda: at_end_of_backward(self._complete))
 

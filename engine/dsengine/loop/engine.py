@@ -14,13 +14,14 @@ from torch.optim import Optimizer
 
 import dsconfig
 from dsconfig import Plan
+from dsconfig.features.table import FEATURES
 from dsengine.checkpoints.export.iteration import OpenIteration
 from dsengine.communication.exit_watch import reported
 from dsengine.communication.peers import in_phase, require_all_ranks, unregister
 from dsengine.loop.accumulating import Windows
 from dsengine.loop.counters import Accumulation, Counters
 from dsengine.loop.data import Collate, Loaders
-from dsengine.loop.deepspeed_attributes import TABLE, EngineType, attribute_of, check_settable
+from dsengine.loop.deepspeed_attributes import TABLE, with_table
 from dsengine.loop.direct_backward import DirectBackward
 from dsengine.loop.exporting import Exports
 from dsengine.loop.generating import Generation
@@ -28,6 +29,9 @@ from dsengine.loop.misuse import MisuseError
 from dsengine.loop.offload_states import EVERYTHING, GRADIENTS, MODEL, Offloading
 from dsengine.loop.optimizer_compat import OptimizerAdapter
 from dsengine.loop.passes import Passes
+from dsengine.loop.pipelining import ATTRIBUTES as PIPELINE_ATTRIBUTES
+from dsengine.loop.pipelining import SETTABLE, Pipeline
+from dsengine.loop.process_settings import ProcessSettings
 from dsengine.loop.saving import Checkpoints, Resumed, model_dtype
 from dsengine.loop.stepping import Outcome, Stepper
 from dsengine.observation.reporter import Reporter
@@ -36,6 +40,7 @@ from dsengine.optimizers.loss_scale import LossScaler
 from dsengine.optimizers.precision import Policy
 from dsengine.optimizers.schedules import check_metrics
 from dsengine.optimizers.schedules.base import assign_lr, groups_of
+from dsengine.parallel.pipeline.module import PipelineError, PipelineModule
 from dsengine.sharding import Gradients, Sharding, restore_process
 from dsengine.topology import Topology
 from dsengine.torch_private.modules import MoveAwareModule
@@ -59,6 +64,25 @@ def of_part(
     return call
 
 
+def outside_pipelines(
+    call: str,
+) -> Callable[[Callable[Concatenate[Any, P], R]], Callable[Concatenate[Any, P], R]]:
+    """Make a method, which users know as ``call``, raise PipelineError in a pipeline."""
+
+    def decorate(
+        method: Callable[Concatenate[Any, P], R],
+    ) -> Callable[Concatenate[Any, P], R]:
+        @wraps(method)
+        def run(engine: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            if engine._pipeline is not None:
+                raise PipelineError(f"{call}: {FEATURES['pipeline_loop'].text}")
+            return method(engine, *args, **kwargs)
+
+        return run
+
+    return decorate
+
+
 def attribute_of_part(part: str, name: str) -> Any:
     """Return a property for attribute ``name`` of the engine's ``part``."""
     return property(
@@ -68,13 +92,13 @@ def attribute_of_part(part: str, name: str) -> Any:
     )
 
 
-class Engine(MoveAwareModule, metaclass=EngineType):
+@with_table
+class Engine(MoveAwareModule):
     """A model with everything that trains it, as planned.
 
     The loop is ``loss = engine(batch)``, ``engine.backward(loss)``, ``engine.step()`` for each
     micro batch; ``step`` handles accumulation, clipping, overflow, the schedule and zeroing
-    gradients. Attributes the engine does not have are those of ``deepspeed_attributes``, or else
-    the model's.
+    gradients. Its other attributes are those of ``deepspeed_attributes``, or else the model's.
     """
 
     def __init__(
@@ -91,6 +115,7 @@ class Engine(MoveAwareModule, metaclass=EngineType):
         binding: Binding,
         lr_scheduler: Any,
         collate_fn: Collate | None,
+        process: ProcessSettings,
     ) -> None:
         super().__init__()
         effective = self._effective = plan.effective
@@ -101,19 +126,19 @@ class Engine(MoveAwareModule, metaclass=EngineType):
         self.topology = topology
         self.device = device
         self.sharding = sharding
-        self.gradients = gradients
+        self._gradients = gradients
         self.optimizer = optimizer
         self.binding: Binding = binding
         self.loss_scaler: LossScaler = scaler
         self.counters: Counters = Counters()
-        self.accumulation: Accumulation = Accumulation(
+        self._accumulation: Accumulation = Accumulation(
             plan.batch.accumulation, managed, self.counters
         )
         self._policy: Policy = policy
         self._iteration: OpenIteration = OpenIteration()
-        self._resumed: Resumed = Resumed(lr_scheduler, scaler, self.accumulation)
+        self._resumed: Resumed = Resumed(lr_scheduler, scaler, self._accumulation)
         self._windows: Windows = Windows(
-            self.accumulation, self.counters, gradients, topology, stage
+            self._accumulation, self.counters, gradients, topology, stage
         )
         self._offloading: Offloading = Offloading(
             sharding,
@@ -124,7 +149,7 @@ class Engine(MoveAwareModule, metaclass=EngineType):
             effective.zero.offload_param is not None,
         )
         self._checkpoints: Checkpoints = Checkpoints(
-            plan, sharding, binding, self._offloading, self._resumed, self.counters
+            plan, topology, sharding, binding, self._offloading, self._resumed, self.counters
         )
         self._exports: Exports = Exports(
             sharding, binding, self._offloading, self._iteration, self.counters, model_dtype(plan)
@@ -134,7 +159,7 @@ class Engine(MoveAwareModule, metaclass=EngineType):
         )
         self._loaders: Loaders = Loaders(plan, topology, collate_fn)
         self._reporter: Reporter = Reporter(
-            plan, sharding.module, device, self.counters, optimizer, scaler
+            plan, sharding.module, device, self.counters, lambda: engine().optimizer, scaler
         )
         self._passes: Passes = Passes(
             sharding,
@@ -149,11 +174,36 @@ class Engine(MoveAwareModule, metaclass=EngineType):
         self._direct: DirectBackward = DirectBackward(
             gradients, self._windows, scaler, self._passes.prepare_backward
         )
+        self._pipeline: Pipeline | None = None
+        if isinstance(sharding.module, PipelineModule):
+            self._pipeline = Pipeline(
+                sharding.module,
+                plan,
+                topology,
+                device,
+                sharding,
+                gradients,
+                policy,
+                scaler,
+                self._passes,
+                self.counters,
+                self._reporter,
+                self._offloading,
+                lambda: engine()._end_micro_batch({}),
+            )
+            self.mpu = self._pipeline.grid
         self._stepper: Stepper | None = None
         self._adapter: OptimizerAdapter | None = None
         if optimizer is not None:
             self._stepper = Stepper(
-                topology, sharding, gradients, binding, scaler, effective, policy
+                topology,
+                sharding,
+                gradients,
+                binding,
+                scaler,
+                effective,
+                policy,
+                frozenset() if self._pipeline is None else self._pipeline.counted_elsewhere,
             )
             self._adapter = OptimizerAdapter(
                 optimizer, scaler, self, stage=stage, dtype=policy.compute
@@ -162,12 +212,12 @@ class Engine(MoveAwareModule, metaclass=EngineType):
         self._step_applied = False
         self._global_grad_norm: float | None = None
         self._is_destroyed = False
-        if effective.disable_python_gc:
-            gc.disable()
+        self._process: ProcessSettings = process
         active_engines.add(self)
 
     # The loop
 
+    @outside_pipelines("forward()")
     @in_phase("forward")
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self._offloading.require(MODEL, "forward()")
@@ -186,6 +236,7 @@ class Engine(MoveAwareModule, metaclass=EngineType):
             self._direct.watch(outputs)
         return outputs
 
+    @outside_pipelines("backward()")
     @in_phase("backward")
     def backward(
         self,
@@ -202,15 +253,15 @@ class Engine(MoveAwareModule, metaclass=EngineType):
             self._abort_pass("forward")
         if isinstance(loss, DTensor):  # of logits split along the vocabulary
             loss = loss.full_tensor()
-        if scale_wrt_gas and self.accumulation.steps > 1:
-            loss = loss / self.accumulation.steps
-        self._passes.prepare_backward(loss)
+        if scale_wrt_gas and self._accumulation.steps > 1:
+            loss = loss / self._accumulation.steps
+        self._passes.prepare_backward([loss])
         inside = self._direct.in_engine_backward(frees_graph=not retain_graph)
         with inside, self._passes.run("backward"), self._reporter.phase("backward"):
             scale = self.loss_scaler.scale * self._windows.loss_weight
             scaled = loss if scale == 1.0 else loss.float() * scale
             scaled.backward(retain_graph=retain_graph, **kwargs)
-            self.gradients.after_backward()
+            self._gradients.after_backward()
         self._reporter.record_loss(loss)
         return loss
 
@@ -225,32 +276,38 @@ class Engine(MoveAwareModule, metaclass=EngineType):
         self._passes.abort(name)
         self._direct.reset()
 
+    @outside_pipelines("scale()")
     def scale(self, loss: Tensor) -> Tensor:
         """Return ``loss`` times the loss scale (1 outside fp16), for a direct ``backward()``."""
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise MisuseError("scale() expects a scalar tensor: the loss to call backward() on")
         return self._direct.scale(loss)
 
-    @in_phase("step")
+    @outside_pipelines("step()")
     def step(self, lr_kwargs: Mapping[str, Any] | None = None) -> None:
         """End a micro batch; at a boundary, update the weights and step the schedule.
 
         ``lr_kwargs`` are passed to the schedule's ``step``: ``{"metrics": loss}`` for one that
         monitors it.
         """
+        self._end_micro_batch(dict(lr_kwargs or {}))
+
+    @in_phase("step")
+    def _end_micro_batch(self, lr_kwargs: dict[str, Any]) -> None:
         stepper = self._checked_stepper()
         self._step_applied = False
         if self.is_gradient_accumulation_boundary():
             require_all_ranks()
             with self._reporter.phase("step"):
-                check_metrics(self.lr_scheduler, dict(lr_kwargs or {}))
+                check_metrics(self.lr_scheduler, lr_kwargs)
                 self._record_outcome(stepper.step(self.counters.global_steps + 1))
-                self._count_step(dict(lr_kwargs or {}))
+                self._count_step(lr_kwargs)
             self._reporter.boundary()
             if self._effective.disable_python_gc:
                 gc.collect()
         self.counters.micro_steps += 1
 
+    @outside_pipelines("optimizer.step()")
     @in_phase("optimizer.step")
     def step_directly(self) -> None:
         """Update the weights without counters and schedule: ``optimizer.step()``, as in DeepSpeed.
@@ -259,7 +316,7 @@ class Engine(MoveAwareModule, metaclass=EngineType):
         the gradients are not reduced yet.
         """
         stepper = self._checked_stepper()
-        if self.gradients.unreduced():
+        if self._gradients.unreduced():
             raise MisuseError(
                 "optimizer.step() was called before the end of an accumulation window, so the "
                 "gradients are not reduced yet: call engine.step() after each backward, or "
@@ -324,7 +381,7 @@ class Engine(MoveAwareModule, metaclass=EngineType):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients. ``step`` does this itself."""
-        self.gradients.drop()
+        self._gradients.drop()
 
     def was_step_applied(self) -> bool:
         """Whether the last step() updated the weights."""
@@ -373,15 +430,13 @@ class Engine(MoveAwareModule, metaclass=EngineType):
             active_engines.discard(self)
             unregister()
         restore_process(self.sharding, self.topology)
+        self._process.restore()
         with reported("destroy()"):
             self._iteration.end()
             self._checkpoints.close()
             self._exports.close()
             self._reporter.close()
-            collecting = [each._effective.disable_python_gc for each in active_engines]
-            if self._effective.disable_python_gc and not any(collecting):
-                gc.enable()
-            self.gradients.drop()
+            self._gradients.drop()
             self.binding.close()
         self._stepper = None
 
@@ -392,23 +447,25 @@ class Engine(MoveAwareModule, metaclass=EngineType):
     training_dataloader = attribute_of_part("_resumed", "training_dataloader")
 
     checkpointer = of_part("_checkpoints", Checkpoints.checkpointer)
-    coalesce_grad_reduction = of_part("_windows", Windows.coalesce_grad_reduction)
+    coalesce_grad_reduction = outside_pipelines("coalesce_grad_reduction()")(
+        of_part("_windows", Windows.coalesce_grad_reduction)
+    )
     deepspeed_io = of_part("_loaders", Loaders.deepspeed_io)
-    generate = of_part("_generation", Generation.generate)
+    generate = outside_pipelines("generate()")(of_part("_generation", Generation.generate))
     is_gradient_accumulation_boundary = of_part(
         "_windows", Windows.is_gradient_accumulation_boundary
     )
     iter_weights = of_part("_exports", Exports.iter_weights)
-    join = of_part("_windows", Windows.join)
+    join = outside_pipelines("join()")(of_part("_windows", Windows.join))
     load_checkpoint = of_part("_checkpoints", Checkpoints.load_checkpoint)
     load_pretrained = of_part("_checkpoints", Checkpoints.load_pretrained)
-    no_sync = of_part("_windows", Windows.no_sync)
+    no_sync = outside_pipelines("no_sync()")(of_part("_windows", Windows.no_sync))
     offload_states = of_part("_offloading", Offloading.offload_states)
     reload_states = of_part("_offloading", Offloading.reload_states)
     save_16bit_model = save_fp16_model = of_part("_checkpoints", Checkpoints.save_16bit_model)
     save_checkpoint = of_part("_checkpoints", Checkpoints.save_checkpoint)
-    set_gradient_accumulation_boundary = of_part(
-        "_windows", Windows.set_gradient_accumulation_boundary
+    set_gradient_accumulation_boundary = outside_pipelines("set_gradient_accumulation_boundary()")(
+        of_part("_windows", Windows.set_gradient_accumulation_boundary)
     )
     weight_metadata = of_part("_exports", Exports.weight_metadata)
     _consolidated_16bit_state_dict = of_part(
@@ -434,18 +491,29 @@ class Engine(MoveAwareModule, metaclass=EngineType):
     def _config_values(self) -> dict[str, Any]:
         return dsconfig.config_values(self._effective.config)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        pipeline = self.__dict__.get("_pipeline")
+        if pipeline is None or name not in PIPELINE_ATTRIBUTES:
+            super().__setattr__(name, value)
+        elif name in SETTABLE:
+            setattr(pipeline, name, value)
+        else:
+            raise AttributeError(
+                f"engine.{name} of a pipeline follows from the config and the PipelineModule: "
+                "change those and call initialize() again"
+            )
+
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name == "module":
+            if name in ("module", "_pipeline"):
                 raise
-            return attribute_of(self, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in TABLE:
-            check_settable(self, name)
-        super().__setattr__(name, value)
-
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *TABLE]
+            if self._pipeline is not None and name in PIPELINE_ATTRIBUTES:
+                return getattr(self._pipeline, name)
+        try:
+            return getattr(self.module, name)
+        except AttributeError:
+            if name in TABLE:  # refused, or its getter has failed
+                TABLE[name].__get__(self, type(self))
+            raise

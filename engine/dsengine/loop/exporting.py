@@ -20,6 +20,7 @@ from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.loop.counters import Counters
 from dsengine.loop.offload_states import EVERYTHING, MODEL, Offloading
 from dsengine.optimizers import Binding
+from dsengine.parallel.pipeline.module import refuse_stages
 from dsengine.parameters.names import (
     clean_name,
     named_persistent_buffers,
@@ -90,6 +91,7 @@ class Exports:
     def _export(
         self, call: str, dtype: torch.dtype | None, lora: Lora, names: Names
     ) -> WeightExport:
+        refuse_stages(self.sharding.module, call, "pipeline_exports")
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise ValueError(f"dtype is {dtype!r}: expected a floating-point torch.dtype")
         for key, value, allowed in (

@@ -17,10 +17,10 @@ from dsengine.communication.environment import DEFAULT_PORT
 from dsengine.communication.exit_watch import watch_exit
 from dsengine.communication.gloo_exit import wait_for_gloo_at_exit
 from dsengine.communication.peers import in_phase, registered
+from dsengine.loop.data import RepeatingLoader
 from dsengine.loop.engine import Engine, active_engines
-from dsengine.loop.host_threads import use_all_cores
 from dsengine.loop.loaded_weights import refuse_unloaded_weights
-from dsengine.loop.misuse import ArgumentError
+from dsengine.loop.misuse import ArgumentError, check_result, check_types, listed_parameters
 from dsengine.loop.planning import (
     Config,
     facts_of,
@@ -33,6 +33,7 @@ from dsengine.loop.planning import (
     refuse_unusable_files,
     shared_samples,
 )
+from dsengine.loop.process_settings import ProcessSettings
 from dsengine.observation.printing import log_replacement, script_logger
 from dsengine.optimizers import (
     as_groups,
@@ -44,6 +45,8 @@ from dsengine.optimizers import (
 )
 from dsengine.optimizers.precision import loss_scaler, policy
 from dsengine.optimizers.schedules import build_schedule
+from dsengine.parallel.pipeline.module import PipelineModule
+from dsengine.parallel.pipeline.stages import collect_stages
 from dsengine.parameters.model_tree import describe
 from dsengine.release import VERSION
 from dsengine.sharding import Sharding, distribute, gradients_of
@@ -86,10 +89,24 @@ def initialize(
     """
     if model is None:
         raise ArgumentError("initialize() requires a model: pass model=...")
-    if not isinstance(model, nn.Module):
-        raise ArgumentError(
-            f"initialize(model=...) expects a torch.nn.Module, not {type(model).__name__}"
-        )
+    named = _named_config(args)
+    check_types(
+        model=model,
+        optimizer=optimizer,
+        training_data=training_data,
+        lr_scheduler=lr_scheduler,
+        distributed_port=distributed_port,
+        mpu=mpu,
+        dist_init_required=dist_init_required,
+        collate_fn=collate_fn,
+        config=config,
+        mesh_param=mesh_param,
+        config_params=config_params,
+        plan=plan,
+        training=training,
+        **{"args.deepspeed_config": named},
+    )
+    parameters = None if model_parameters is None else listed_parameters(model_parameters)
     if not dist.is_initialized():
         from dsengine.communication.start import init_distributed
 
@@ -100,8 +117,14 @@ def initialize(
     wait_for_gloo_at_exit()
     watch_exit()
     select_device()
+    if isinstance(model, PipelineModule) and mpu is not None:
+        raise ArgumentError(
+            "initialize(mpu=...): a PipelineModule decides the groups of ranks: pass no mpu, and "
+            "topology=... to the PipelineModule"
+        )
     refuse_split_layers(model, mpu)
-    named = getattr(args, "deepspeed_config", None) or getattr(args, "deepscale_config", None)
+    if isinstance(model, PipelineModule):
+        collect_stages(model)
     configs = (config, config_params, named)
     with registered():
         chosen = _agreed_plan(
@@ -115,10 +138,15 @@ def initialize(
                 training=training,
                 sequence=shared_samples(mpu, mesh_param),
             ),
+            lambda made: _refuse_untrained_stage(made, model, optimizer, parameters),
         )
-        engine = _build(chosen, model, optimizer, model_parameters, lr_scheduler, collate_fn)
+        engine = _build(chosen, model, optimizer, parameters, lr_scheduler, collate_fn)
         if training_data is not None:
-            engine.training_dataloader = engine.deepspeed_io(training_data)
+            # The stages of a pipeline read the same samples, in order as in DeepSpeed.
+            route = "eval" if isinstance(model, PipelineModule) else "train"
+            engine.training_dataloader = engine.deepspeed_io(training_data, route=route)
+            if isinstance(model, PipelineModule):
+                engine.set_dataloader(RepeatingLoader(engine.training_dataloader))
     if rank() == 0:
         script_logger.info("DeepSpeed info: version=%s", VERSION)
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
@@ -128,23 +156,24 @@ def _build(
     plan: Plan,
     model: nn.Module,
     optimizer: Any,
-    model_parameters: Any,
+    parameters: list[Any] | None,
     lr_scheduler: Any,
     collate_fn: Any,
 ) -> Engine:
-    parameters = list(model_parameters if model_parameters is not None else _trainable(model))
+    if parameters is None:
+        parameters = list(_trainable(model))
     if callable(optimizer) and not isinstance(optimizer, Optimizer):
-        optimizer = optimizer(parameters)
+        optimizer = check_result("optimizer", optimizer(parameters), "param_groups")
     device = device_of_rank()
-    if plan.effective.zero.offload_optimizer is not None:
-        use_all_cores()
+    process = ProcessSettings(plan.effective)
     precision = policy(plan.effective)
     _refuse_shared(model, replaces=plan.effective.zero.stage > 0 or precision.is_mixed)
     _checkpoint_activations(plan, model)
     topology = Topology(plan.mesh, device.type)
     make_current(topology, of_engine=True)
     sharding, originals = distribute(model, plan, precision, topology, device)
-    bound = _bound_optimizer(plan, sharding, originals, optimizer, as_groups(parameters))
+    groups = as_groups(parameters, keeps_empty=isinstance(model, PipelineModule))
+    bound = _bound_optimizer(plan, sharding, originals, optimizer, groups)
     del originals  # they would keep full parameters alive next to the shards
     schedule = _scheduler(plan, bound, lr_scheduler)
     binding = bind(bound, sharding.masters, plan.effective, sharding.host_masters)
@@ -166,6 +195,7 @@ def _build(
         binding=binding,
         lr_scheduler=schedule,
         collate_fn=collate_fn,
+        process=process,
     )
 
 
@@ -192,8 +222,10 @@ def _shares(engine: Engine, model: nn.Module, replaces: bool) -> bool:
     return bool(shared) and (replaces or not shared.issubset(engine.sharding.masters.values()))
 
 
-def _agreed_plan(model: nn.Module, planned: Callable[[], Plan]) -> Plan:
-    """Plan on every rank; a failure on one rank is raised on all."""
+def _agreed_plan(
+    model: nn.Module, planned: Callable[[], Plan], check: Callable[[Plan], None]
+) -> Plan:
+    """Plan and ``check`` on every rank; a failure on one rank is raised on all."""
     plan, failure = None, None
     try:
         plan = planned()
@@ -202,12 +234,36 @@ def _agreed_plan(model: nn.Module, planned: Callable[[], Plan]) -> Plan:
         refuse_insufficient_memory(plan, facts_of(model, None, None))
         refuse_unusable_files(plan)
         refuse_unloaded_weights(model)
+        check(plan)
     except (ValueError, OSError) as error:
         failure = error
-    check_agreement(plan, model, failure)
+    stage = model.stage_id if isinstance(model, PipelineModule) else 0
+    check_agreement(plan, model, failure, stage)
     if plan is None or failure is not None:
         raise failure or ValueError("no plan was made")
     return plan
+
+
+def _refuse_untrained_stage(
+    plan: Plan, model: nn.Module, optimizer: Any, parameters: list[Any] | None
+) -> None:
+    """Raise ValueError for a pipeline stage whose optimizer would have no parameters."""
+    if not isinstance(model, PipelineModule) or isinstance(optimizer, Optimizer):
+        return
+    if plan.effective.optimizer is None and optimizer is None:
+        return
+    if not as_groups(_trainable(model) if parameters is None else parameters):
+        first, end = model.parts[model.stage_id : model.stage_id + 2]
+        raise ValueError(
+            f"pipeline stage {model.stage_id}, layers {first} to {end - 1}, has no parameters to "
+            "train: use fewer stages, another partition_method, or train one of its layers"
+        )
+
+
+def _named_config(args: Any) -> Any:
+    """Return the config that the command line names; None if it names none."""
+    named = (getattr(args, name, None) for name in ("deepspeed_config", "deepscale_config"))
+    return next((each for each in named if each is not None and each != ""), None)
 
 
 def _planned(plan: Plan | str | Path | None, configs: list[Config], **script: Any) -> Plan:
@@ -268,7 +324,9 @@ def _bound_optimizer(
 
 def _scheduler(plan: Plan, optimizer: Optimizer | None, given: Any) -> Any:
     if given is not None:
-        return given(optimizer) if callable(given) and not hasattr(given, "step") else given
+        if hasattr(given, "step"):
+            return given
+        return check_result("lr_scheduler", given(optimizer), "step")
     named = plan.effective.scheduler
     if named is None or optimizer is None:
         return None

@@ -79,8 +79,8 @@ class Passes:
             self._is_running = False
         self._last = ""
 
-    def prepare_backward(self, loss: Tensor) -> None:
-        """Decide whether the coming backward of ``loss`` reduces gradients.
+    def prepare_backward(self, roots: Sequence[Tensor]) -> None:
+        """Decide whether the coming backward of ``roots`` reduces gradients.
 
         Raises RuntimeError if it would train a parameter without a master.
         """
@@ -96,7 +96,7 @@ class Passes:
         reduce = self.windows.reduces and self.is_boundary()
         if reduce or self.reduces_always:
             require_all_ranks()
-        self.gradients.before_backward(loss, reduce)
+        self.gradients.before_backward(roots, reduce)
 
     def abort(self, name: str) -> None:
         """Recover from a failed pass whose error the script has caught.

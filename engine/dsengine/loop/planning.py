@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsInt
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from dsconfig import (
     DeviceFacts,
     Diagnostic,
     Facts,
+    ModelTree,
     Plan,
     Status,
     TrainingFacts,
@@ -27,6 +28,7 @@ from dsengine.loop.misuse import ArgumentError
 from dsengine.observation import events
 from dsengine.observation.printing import print_rank0
 from dsengine.parallel.experts_plan import experts_of
+from dsengine.parallel.pipeline.module import PipelineModule
 from dsengine.parallel.tensor import layers_of
 from dsengine.parameters.model_tree import describe
 from dsengine.parameters.quantized import base_weights_of
@@ -64,9 +66,9 @@ def plan_for(
     tensor = _requested_degree(document.value)
     facts = facts_of(model, optimizer, lr_scheduler, training, sequence, tensor)
     report = dsconfig.validate(document, facts, runtime="dsengine")
-    refuse(report.refusals)
+    refuse(report.refusals, document.name)
     resolution = dsconfig.resolve(document, facts)
-    refuse(resolution.refusals)
+    refuse(resolution.refusals, document.name)
     print_findings([*report.errors, *report.warnings, *resolution.diagnostics])
     made = dsconfig.plan(resolution, facts)
     if sequence > 1 and made.mesh.tensor > 1:
@@ -126,7 +128,10 @@ def shared_samples(mpu: Any, mesh_param: Any = None) -> int:
 
 
 def _degree(mpu: Any, name: str) -> int:
-    return int(getattr(mpu, name, lambda: 1)())
+    degree = getattr(mpu, name, lambda: 1)()
+    if not isinstance(degree, SupportsInt):
+        raise ArgumentError(f"initialize(mpu=...): mpu.{name}() returns {degree!r}, not a number")
+    return int(degree)
 
 
 def _without_infinity(config: Config) -> Config:
@@ -235,16 +240,26 @@ def facts_of(
 ) -> Facts:
     return Facts(
         world_size=world_size(),
-        degrees=Degrees(sequence=sequence, tensor=tensor),
+        degrees=Degrees(sequence=sequence, tensor=tensor, pipeline=stages_of(model)),
         nodes=node_count(world_size()),
         device=_device_facts(),
-        model=describe(model),
+        model=_tree_of(model),
         base_weights=base_weights_of(model),
         training=training,
         client_optimizer=None if optimizer is None else type(optimizer).__name__,
         client_scheduler=None if lr_scheduler is None else type(lr_scheduler).__name__,
         origins={"world_size": "process group", "model": "the live module"},
     )
+
+
+def stages_of(model: nn.Module) -> int:
+    """Return the pipeline stages into which the model is built."""
+    return model.num_stages if isinstance(model, PipelineModule) else 1
+
+
+def _tree_of(model: nn.Module) -> ModelTree:
+    collected = model.tree if isinstance(model, PipelineModule) else None
+    return describe(model) if collected is None else collected
 
 
 def _device_facts() -> DeviceFacts:
@@ -296,6 +311,7 @@ def refuse_parallel(plan: Plan, model: nn.Module) -> None:
                 f"tensor_parallel.{name} {size} contradicts the degree {plan.mesh.tensor}: remove "
                 "it"
             )
+    _refuse_pipeline(plan, model)
     for axis, capability in DEGREES.items():
         degree = getattr(plan.mesh, axis)
         if degree > 1 and capability.status is Status.REFUSED:
@@ -303,6 +319,19 @@ def refuse_parallel(plan: Plan, model: nn.Module) -> None:
     if plan.mesh.tensor > 1:
         layers_of(model, plan)
     _refuse_experts(plan, model)
+
+
+def _refuse_pipeline(plan: Plan, model: nn.Module) -> None:
+    """Raise ValueError unless the plan has the model's stages, and settings that they support."""
+    planned, built = plan.mesh.pipeline, stages_of(model)
+    if planned != built:
+        raise ValueError(
+            f"the plan has {planned} pipeline stages, but the model, a {type(model).__name__}, has "
+            f"{built}: build a PipelineModule with num_stages={planned}, or make another plan"
+        )
+    refused = dsconfig.refused_in_pipeline(plan.effective, plan.mesh)
+    if isinstance(model, PipelineModule) and refused:
+        raise ValueError(f"the model is a PipelineModule: {refused}")
 
 
 def _refuse_experts(plan: Plan, model: nn.Module) -> None:
@@ -367,9 +396,9 @@ def refuse_unusable_files(plan: Plan) -> None:
             raise ValueError(f"{key}: {directory}: {problem}")
 
 
-def refuse(refusals: Sequence[Diagnostic]) -> None:
+def refuse(refusals: Sequence[Diagnostic], name: str = "file") -> None:
     if refusals:
-        raise DeepSpeedConfigError("this config cannot be run:\n" + _listed(refusals))
+        raise DeepSpeedConfigError("this config cannot be run:\n" + _listed(refusals, name))
 
 
 _PRINTED: set[tuple[str, str | None, str]] = set()
@@ -384,9 +413,9 @@ def print_findings(findings: Sequence[Diagnostic]) -> None:
         print_rank0("findings in the config:\n" + _listed(new))
 
 
-def _listed(findings: Sequence[Diagnostic]) -> str:
+def _listed(findings: Sequence[Diagnostic], name: str = "file") -> str:
     return "\n".join(
-        f"  {finding.code} {finding.pointer or '(file)'}: {finding.message}"
+        f"  {finding.code} {finding.pointer or f'({name})'}: {finding.message}"
         + (f"\n    {finding.help}" if finding.help else "")
         for finding in findings
     )

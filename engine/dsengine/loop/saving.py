@@ -27,7 +27,9 @@ from dsengine.optimizers import Binding
 from dsengine.optimizers.binding import is_torch_or_own
 from dsengine.optimizers.loss_scale import LossScaler
 from dsengine.optimizers.precision import DTYPES, policy
+from dsengine.parallel.pipeline.module import refuse_stages
 from dsengine.sharding import Sharding
+from dsengine.topology import Topology
 
 Path = str | PathLike[str]
 FILES = "DSENGINE_CHECKPOINTS"
@@ -61,6 +63,7 @@ class Checkpoints:
     """Reads and writes files. All methods are collective."""
 
     plan: Plan
+    topology: Topology
     sharding: Sharding
     binding: Binding
     offloading: Offloading
@@ -72,12 +75,15 @@ class Checkpoints:
         """Return the object that saves and loads.
 
         Its attributes ``asynchronous``, ``keep`` and ``for_deepspeed`` can be set;
-        DSENGINE_CHECKPOINTS=deepspeed sets the last.
+        checkpoint.writer.decoupled sets the first, DSENGINE_CHECKPOINTS=deepspeed the last.
         """
         if self._checkpointer is None:
-            validation = self.plan.effective.checkpointing.tag_validation
+            effective = self.plan.effective
+            writer = (effective.config.get("checkpoint") or {}).get("writer") or {}
             self._checkpointer = Checkpointer(
-                tag_validation=validation, for_deepspeed=requests_deepspeed_files()
+                asynchronous=bool(writer.get("decoupled")),
+                tag_validation=effective.checkpointing.tag_validation,
+                for_deepspeed=requests_deepspeed_files(),
             )
         return self._checkpointer
 
@@ -95,9 +101,12 @@ class Checkpoints:
         Raises CheckpointError on every rank if one cannot write; existing checkpoints are
         unchanged.
         """
+        checkpointer = self.checkpointer()
+        if checkpointer.for_deepspeed:
+            refuse_stages(self.sharding.module, "save_checkpoint()", "pipeline_deepspeed_files")
         name = f"global_step{self.counters.global_steps}" if tag is None else str(tag)
         with self.binding.as_sharded():
-            self.checkpointer().save(
+            checkpointer.save(
                 self._state(),
                 save_dir,
                 name,
@@ -147,6 +156,8 @@ class Checkpoints:
                 if group.run_on_coordinator(
                     lambda: is_deepspeed_directory(path), f"reading {path}"
                 ):
+                    model = self.sharding.module
+                    refuse_stages(model, "load_checkpoint()", "pipeline_deepspeed_files")
                     return load_deepspeed_checkpoint(state, root, chosen, group=group, **options)[1]
                 return checkpointer.load(state, root, chosen, verify=verify, **options)[1]
 
@@ -166,6 +177,7 @@ class Checkpoints:
         ``stage3_gather_16bit_weights_on_model_save`` must be set; otherwise nothing is written and
         False is returned.
         """
+        self._require_all_layers("save_16bit_model()")
         zero = self.plan.effective.zero
         if zero.stage == 3 and not zero.gather_16bit_weights_on_model_save:
             return False
@@ -183,6 +195,7 @@ class Checkpoints:
     @in_phase("load_pretrained")
     def load_pretrained(self, source: Path, strict: bool = True) -> None:
         """Load Hugging Face safetensors into the model; each rank reads only its shards."""
+        self._require_all_layers("load_pretrained()")
         group = self.checkpointer().group
         with self.binding.as_sharded():
             load_weights(self._state(), source, group=group, strict=strict)
@@ -192,12 +205,16 @@ class Checkpoints:
         self, exclude_frozen_parameters: bool = False
     ) -> dict[str, Tensor] | None:
         """Return the full state dict on rank 0, None on other ranks."""
+        self._require_all_layers("collecting full weights")
         state = full_state_dict(
             self._state(),
             dtype=model_dtype(self.plan),
             exclude_frozen=exclude_frozen_parameters,
         )
         return state or None
+
+    def _require_all_layers(self, call: str) -> None:
+        refuse_stages(self.sharding.module, call, "pipeline_exports")
 
     def _state(self) -> TrainingState:
         """Return everything that a checkpoint contains.
@@ -221,8 +238,14 @@ class Checkpoints:
             },
             load_target=binding.load_target,
             state_dtype=self._state_dtype,
+            stage_described=self._stage_described(),
             file_backed=zero.optimizer_tier == "nvme",
         )
+
+    def _stage_described(self) -> bool | None:
+        """Return whether this rank describes its pipeline stage; None without stages."""
+        topology = self.topology
+        return topology.rank("samples") == 0 if topology.size("pipeline") > 1 else None
 
     def _state_dtype(self, weight: Tensor, saved: torch.dtype) -> torch.dtype:
         """Return the dtype in which to load a state of ``weight``, saved as ``saved``.

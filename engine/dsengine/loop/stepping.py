@@ -8,6 +8,7 @@ drop the gradients -> update the loss scale. DeepSpeed updates the scale before 
 halves the gradients of a step at which the scale doubles; dsengine does not.
 """
 
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -51,8 +52,13 @@ class Stepper:
         scaler: LossScaler,
         effective: Effective,
         policy: Policy,
+        counted_elsewhere: Set[str] = frozenset(),
     ) -> None:
+        """``counted_elsewhere``: names of weights that the norm counts on another stage."""
         self._topology = topology
+        self._counted_elsewhere = counted_elsewhere
+        divides = topology.size("pipeline") > 1
+        self._stages = topology.group("pipeline") if divides else None
         self._sharding = sharding
         self._gradients = gradients
         self._binding = binding
@@ -80,9 +86,11 @@ class Stepper:
         scale = self._scaler.scale
         norm = None
         if self._needs_norm:
-            counted = self._gradients.counted_in_norm  # their list would keep gradients alive
             norm, has_same_order = global_norm(
-                counted(gradients), self._gradients.norm_group, self._gradients.reduction_order
+                self._counted(gradients),  # their list would keep gradients alive
+                self._gradients.norm_group,
+                self._gradients.reduction_order,
+                self._stages,
             )
             if not has_same_order:
                 self._gradients.drop()
@@ -99,6 +107,13 @@ class Stepper:
         self._sharding.after_update(frozen=False)
         self._scaler.update(overflow=False)
         return Outcome(applied=True, norm=norm)
+
+    def _counted(self, gradients: Mapping[str, Tensor]) -> list[Tensor]:
+        """Return the gradients that this rank adds to the norm."""
+        elsewhere = self._counted_elsewhere
+        if elsewhere:
+            gradients = {name: each for name, each in gradients.items() if name not in elsewhere}
+        return self._gradients.counted_in_norm(gradients)
 
     def step_directly(self, number: int) -> Outcome:
         """Update the weights as the ``step`` of DeepSpeed's optimizer does.

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 from weakref import finalize
@@ -52,14 +53,16 @@ class StepEvents:
     """Step events of one engine: loss, learning rate, tokens, time, memory."""
 
     @classmethod
-    def of(cls, plan: Plan, device: torch.device, optimizer: Any) -> "StepEvents | None":
+    def of(
+        cls, plan: Plan, device: torch.device, optimizer: Callable[[], Any]
+    ) -> "StepEvents | None":
         """Return None if DSCONFIG_EVENTS is not set."""
         if not os.environ.get(launch_env.EVENTS):
             return None
         emit_failures()
         return cls(plan, device, optimizer) if _rank() == 0 else None
 
-    def __init__(self, plan: Plan, device: torch.device, optimizer: Any) -> None:
+    def __init__(self, plan: Plan, device: torch.device, optimizer: Callable[[], Any]) -> None:
         self._ranks = plan.batch.data_parallel
         self._device = device
         self._optimizer = optimizer
@@ -93,7 +96,7 @@ class StepEvents:
         self._end.step, self._end.losses = step, losses
         if step > 1 and time.perf_counter() - self._since < STEP_INTERVAL:
             return
-        rates = learning_rates(self._optimizer)
+        rates = learning_rates(self._optimizer())
         loss = float(torch.stack(losses).sum()) if losses else None
         now = time.perf_counter()  # after reading the loss, which synchronizes the device
         # Count tokens once per data-parallel rank.

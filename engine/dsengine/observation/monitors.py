@@ -183,17 +183,3 @@ def build_monitors(blocks: Mapping[str, Mapping[str, Any]], rank: int | None = N
     if rank != 0:
         return Monitors([])
     return Monitors([BLOCKS[name](block) for name, block in blocks.items()])
-
-
-__all__ = [
-    "BLOCKS",
-    "LEARNING_RATE",
-    "LOSS_SCALE",
-    "TRAIN_LOSS",
-    "Event",
-    "MissingPackageError",
-    "Monitor",
-    "Monitors",
-    "build_monitors",
-    "elapsed_tag",
-]

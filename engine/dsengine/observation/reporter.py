@@ -1,6 +1,6 @@
 """Reports configured in a plan: step lines, times, profiles, monitors."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 import dsconfig
 from dsengine.observation.events import StepEvents
 from dsengine.observation.memory import memory_line
-from dsengine.observation.printing import logger, print_rank0, script_logger
+from dsengine.observation.printing import print_rank0
 from dsengine.observation.timers import Throughput, Timers
 from dsengine.optimizers.loss_scale import LossScaler
 from dsengine.optimizers.schedules.base import learning_rates, momenta
@@ -21,7 +21,10 @@ NOTHING = nullcontext()
 
 
 class Reporter:
-    """Observes the phases of an engine. Reports that are not enabled cost nothing."""
+    """Observes the phases of an engine. Reports that are not enabled cost nothing.
+
+    ``optimizer`` returns the engine's, which a script may replace.
+    """
 
     def __init__(
         self,
@@ -29,7 +32,7 @@ class Reporter:
         module: nn.Module,
         device: torch.device,
         counters: Any,
-        optimizer: Optimizer | None,
+        optimizer: Callable[[], Optimizer | None],
         scaler: LossScaler,
     ) -> None:
         settings = plan.effective.reporting
@@ -64,9 +67,6 @@ class Reporter:
         self._observes = bool(self._timers or self.communication or settings.memory_breakdown)
         if settings.dump_state:
             print_rank0(f"plan of this run:\n{plan.to_json()}")
-        if settings.log_level is not None:
-            for target in (logger, script_logger):
-                target.setLevel(settings.log_level.upper())
 
     def phase(self, name: str, *, trains: bool = False) -> AbstractContextManager[Any]:
         """Return the context in which the engine runs forward, backward or step.
@@ -124,7 +124,7 @@ class Reporter:
 
     def _print(self, times: dict[str, float]) -> None:
         line = f"step={self._counters.global_steps}, skipped={self._counters.skipped_steps}"
-        line += f", lr={learning_rates(self._optimizer)}, mom={momenta(self._optimizer)}"
+        line += f", lr={learning_rates(self._optimizer())}, mom={momenta(self._optimizer())}"
         rate = self.throughput.avg_samples_per_sec() if self._shows_throughput else 0.0
         print_rank0(f"{line}, samples/s={rate:.1f}" if rate else line)
         if self._settings.wall_clock_breakdown and times:
@@ -137,7 +137,7 @@ class Reporter:
         from dsengine.observation.monitors import LEARNING_RATE, LOSS_SCALE, elapsed_tag
 
         samples = self._counters.global_samples
-        rates = learning_rates(self._optimizer)
+        rates = learning_rates(self._optimizer())
         events = [(LEARNING_RATE, rates[0], samples)] if rates else []
         if self._loss_scale is not None:
             events.append((LOSS_SCALE, self._loss_scale.scale, samples))

@@ -183,9 +183,7 @@ class Binding:
         proven = proves_elementwise(optimizer, device)
         if not proven and package in KERNEL_PACKAGES:
             raise ValueError(
-                f"{package}'s {kind.__name__} cannot update sharded parameters here: its update or "
-                "its states are not elementwise, or cannot be tested. Use AdamW, AdamW8bit of "
-                "bitsandbytes without offload_optimizer, or zero_optimization.stage 0"
+                f"{package}'s {kind.__name__}: {FEATURES['other_updates_of_shards'].text}"
             )
         return proven
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 from torch.optim import Optimizer
 
+from dsconfig.features.table import FEATURES
 from dsengine.optimizers.binding import Binding
 from dsengine.parameters.shards import is_split
 from dsengine.torch_private.tensors import local_part
@@ -46,10 +47,7 @@ class BlockwiseBinding(Binding):
 
     def __init__(self, optimizer: Optimizer, masters: Mapping[str, nn.Parameter]) -> None:
         if any(map(is_split, masters.values())):
-            raise ValueError(
-                "optimizers of bitsandbytes cannot update split layers: use AdamW, or set "
-                "tensor_parallel.autotp_size to 1"
-            )
+            raise ValueError(FEATURES["blockwise_of_parts"].text)
         super().__init__(optimizer, masters)
         settings_of: Any = optimizer.get_config  # pyright: ignore[reportAttributeAccessIssue]
 

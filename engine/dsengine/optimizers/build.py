@@ -118,16 +118,17 @@ def device_types(groups: Groups) -> set[str]:
     return {parameter.device.type for group in groups for parameter in group["params"]}
 
 
-def as_groups(parameters: Iterable[Any]) -> Groups:
+def as_groups(parameters: Iterable[Any], *, keeps_empty: bool = False) -> Groups:
     """Convert the parameters that a script passes to the form of ``param_groups``.
 
-    Groups without parameters are dropped; (name, parameter) pairs lose the name.
+    Groups without parameters are dropped, unless ``keeps_empty``: then groups of pipeline stages
+    have the same positions, to which schedules refer. (name, parameter) pairs lose the name.
     """
     items = list(parameters)
     if not items or not isinstance(items[0], dict):
         items = [{"params": items}]
     groups = [dict(group, params=_plain(group["params"])) for group in items]
-    return [group for group in groups if group["params"]]
+    return [group for group in groups if group["params"] or keeps_empty]
 
 
 def _plain(parameters: Any) -> list[nn.Parameter]:

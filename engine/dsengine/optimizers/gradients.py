@@ -32,13 +32,17 @@ class GlobalNorm(NamedTuple):
 
 @torch.no_grad()
 def global_norm(
-    gradients: Sequence[Tensor], group: dist.ProcessGroup | None, order: int = 0
+    gradients: Sequence[Tensor],
+    group: dist.ProcessGroup | None,
+    order: int = 0,
+    stages: dist.ProcessGroup | None = None,
 ) -> GlobalNorm:
     """Return the norm; the local shards' sums are reduced over ``group``.
 
     Norms are taken per tensor in its own precision and summed in float64. Not finite if any
     gradient is not. Gradients may be on the GPU or, of an offloaded optimizer, on the host; the sum
-    is reduced on the GPU if the group supports it. ``order``: a number below 2**12.
+    is reduced on the GPU if the group supports it. ``order``: a number below 2**12, compared over
+    ``group``. ``stages``: the ranks with other layers, over which squares are summed too.
     """
     device = torch.device("cpu") if group is None else device_for(group)
     total = torch.zeros((), dtype=torch.float64, device=device)
@@ -46,12 +50,21 @@ def global_norm(
         norms = torch.stack(foreach_norm(same_device)).double()
         total += norms.square_().sum().to(device)
     if group is None:
-        return GlobalNorm(total.sqrt().item(), has_same_order=True)
+        return _norm(total, torch.zeros_like(total), stages)
     totals = torch.stack([total, torch.full_like(total, order), torch.full_like(total, order**2)])
     dist.all_reduce(totals, group=group)
     squared_norm, orders, squared_orders = totals.unbind()
     differ = orders.square() != group.size() * squared_orders  # exact below 2**53
-    value = torch.where(differ, _DIFFER, squared_norm.sqrt()).item()  # the only read
+    return _norm(squared_norm, differ, stages)
+
+
+def _norm(squared: Tensor, differ: Tensor, stages: dist.ProcessGroup | None) -> GlobalNorm:
+    """``differ``: whether ranks passed different orders."""
+    if stages is not None:
+        totals = torch.stack([squared, differ.to(squared.dtype)]).to(device_for(stages))
+        dist.all_reduce(totals, group=stages)
+        squared, differ = totals.unbind()
+    value = torch.where(differ > 0, _DIFFER, squared.sqrt()).item()  # the only read
     return GlobalNorm(value, has_same_order=value != _DIFFER)
 
 

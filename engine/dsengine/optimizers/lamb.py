@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from dsconfig.features.table import FEATURES
 from dsengine.optimizers.adam import SETTING
 from dsengine.optimizers.gradients import evaluate
 from dsengine.torch_private.tensors import local_part
@@ -37,7 +38,7 @@ class Lamb(Optimizer):
         amsgrad: bool = False,
     ) -> None:
         if amsgrad:
-            raise ValueError("Lamb has no amsgrad: remove the key")
+            raise ValueError(FEATURES["lamb_amsgrad"].text)
         if min(lr, eps, weight_decay) < 0 or not all(0 <= beta < 1 for beta in betas):
             raise ValueError(
                 f"Lamb needs lr, eps and weight_decay of at least 0 and betas in [0, 1): lr {lr}, "

@@ -103,15 +103,6 @@ class Policy:
         """Return the dtype of ``parameter`` until masters are created."""
         return parameter.dtype if parameter.requires_grad else self.storage_dtype(parameter)
 
-    def reduction_dtype(self, *, full_window: bool) -> torch.dtype:
-        """Return the dtype of unsharded gradients until they are reduced.
-
-        With ``full_window`` they are summed over the step's micro steps before: in the accumulation
-        dtype if that is wider than the wire dtype, to which they are cast last.
-        """
-        wider = self.accumulation.itemsize > self.wire.itemsize
-        return self.accumulation if full_window and wider else self.wire
-
     def cast(self, inputs: T) -> T:
         """Cast all floating-point tensors in a tree of inputs."""
         return tree_map(self._cast_one, inputs)

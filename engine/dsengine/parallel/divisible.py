@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dsconfig import nearest_degree
+from dsconfig.features.table import FEATURES
 from dsengine.parallel.attention import SequenceAttention
 from dsengine.topology import world_size
 
@@ -73,10 +74,8 @@ def refuse_model(model: nn.Module, kind: str) -> None:
     """Raise ValueError for modules that need the whole sequence, or attend by another ``kind``."""
     config: Any = getattr(model, "config", None)
     if getattr(config, "is_encoder_decoder", False):
-        raise ValueError(
-            f"{type(model).__name__} is an encoder-decoder, whose cross-attention is not divided: "
-            f"{ALONE}"
-        )
+        text = FEATURES["cross_attention"].text
+        raise ValueError(f"{type(model).__name__} is an encoder-decoder: {text}")
     chosen = getattr(config.get_text_config(), "_attn_implementation", None)
     if chosen not in (None, kind):
         raise ValueError(
@@ -138,7 +137,7 @@ def fault_of(arguments: Mapping[str, Any], *, shifts_labels: bool) -> str:
             "torch.arange(length), restarting at each packed sample, divided like input_ids"
         )
     if "encoder_hidden_states" in arguments:
-        return f"cross-attention to encoder_hidden_states is not divided: {ALONE}"
+        return f"encoder_hidden_states: {FEATURES['cross_attention'].text}"
     mask = arguments.get("attention_mask")
     if mask is not None and not (
         isinstance(mask, Tensor) and mask.dim() == 2 and not mask.is_floating_point()

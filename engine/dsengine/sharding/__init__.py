@@ -7,9 +7,11 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from dsconfig import Plan
+from dsconfig.features.table import FEATURES
 from dsengine.optimizers.precision import Policy
 from dsengine.parallel.experts import split_experts
 from dsengine.parallel.forwards import watch_forwards
+from dsengine.parallel.pipeline.stages import select_stage
 from dsengine.parallel.tensor import release_split_logits, split_layers
 from dsengine.parallel.transformers_attention import (
     being_divided,
@@ -48,7 +50,7 @@ SPLITS: Mapping[str, Split | None] = {
     "tensor": split_layers,
     "expert": split_experts,
     "sequence": divide_attention,
-    "pipeline": None,
+    "pipeline": select_stage,
 }
 """What divides a model along each axis before it is sharded, in this order.
 
@@ -149,16 +151,10 @@ def _prepare_quantized(
     if not layers:
         return
     if topology.mesh.splits_weights:
-        raise ValueError(
-            f"{layers[0].name} has a weight that bitsandbytes has packed, which ranks cannot split:"
-            " set tensor_parallel.autotp_size and the expert-parallel size to 1"
-        )
+        raise ValueError(f"{layers[0].name}: {FEATURES['packed_weights_of_parts'].text}")
     for layer in layers:
         if plan.effective.zero.stage == 3 and not layer.is_four_bit:
-            raise ValueError(
-                f"{layer.name} has 8-bit weights of bitsandbytes, which stage 3 cannot shard: set "
-                "zero_optimization.stage to 1 or 2, or load the model in 4 bits"
-            )
+            raise ValueError(f"{layer.name}: {FEATURES['eight_bit_shards'].text}")
         layer.view_as(policy.compute)
         layer.move_constants(device)
     constants = [tensor for layer in layers for tensor in layer.constants().values()]

@@ -6,7 +6,7 @@ bound, because an offloaded optimizer stores the gradients too.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from weakref import WeakMethod
@@ -159,8 +159,8 @@ class Gradients(ABC):
         self.offloaded = offloaded
 
     @abstractmethod
-    def before_backward(self, loss: Tensor, reduce: bool) -> None:
-        """Prepare a backward; ``reduce``: whether it must reduce gradients."""
+    def before_backward(self, roots: Sequence[Tensor], reduce: bool) -> None:
+        """Prepare a backward of ``roots``; ``reduce``: whether it must reduce gradients."""
 
     @abstractmethod
     def after_backward(self) -> None:

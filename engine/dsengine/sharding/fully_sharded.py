@@ -34,7 +34,7 @@ from dsconfig import Effective, Plan, PlannedUnit, tiles
 from dsengine.communication.devices import wait_for_stream
 from dsengine.communication.exchange import UnitAllGather, can_exchange
 from dsengine.communication.quantized import Part, QuantizedAllGather
-from dsengine.optimizers.precision import Policy
+from dsengine.optimizers.precision import DTYPES, Policy
 from dsengine.parameters.quantized import quantized_layers
 from dsengine.parameters.shards import is_of_experts, local_slice_of
 from dsengine.sharding.base import Sharding, original_names
@@ -57,7 +57,6 @@ from dsengine.sharding.zero.unsavable import refuse_saving_shards
 from dsengine.tiers.mapped import move_shards_to_files
 from dsengine.tiers.masters import HostMasters
 from dsengine.tiers.memory import available_on_node, can_pin
-from dsengine.tiers.settings import OffloadSettings
 from dsengine.topology import Topology, world_size
 from dsengine.torch_private.removal import generate_alone
 from dsengine.torch_private.tensors import as_shard
@@ -138,7 +137,7 @@ class FullySharded(Sharding):
         self._device = device
         zero = plan.effective.zero
         self._is_stage_3 = zero.stage == 3
-        self.reduce_dtype = policy.reduction_dtype(full_window=not zero.reduces_every_pass)
+        self.reduce_dtype = DTYPES[plan.storage.gradient]
         self.offload = zero.offload_param if self._is_stage_3 else None
         self._keeps_gathered = False
         self._may_be_gathered = False
@@ -166,7 +165,7 @@ class FullySharded(Sharding):
         """Shard the model and set ``masters``; return the head module of each planned unit."""
         module = self.module
         originals = original_names(module)
-        masters = self._host_masters(plan.effective)
+        masters = self._host_masters(plan)
         # While modules have their own classes.
         mark_configured(module, plan.effective.zero.leaf_module or {})
         partitioned = replace_partitioned(module)
@@ -288,19 +287,14 @@ class FullySharded(Sharding):
         is_smaller = tiles.quantized_bytes(size, tiles.GATHERED_BITS) < size * width
         return is_chosen and is_smaller and record.owner not in self._packed
 
-    def _host_masters(self, effective: Effective) -> HostMasters | None:
-        """Return host masters for an offloaded optimizer, if gradients are reduced in 16 bits.
-
-        With divided experts, whose shards are others' than the rest, shards stay fp32.
-        """
-        policy, offload = self.policy, OffloadSettings.of(effective)
-        if self.topology.mesh.expert > 1:
-            return None
-        if offload is None or not policy.copies_weights or policy.wire is not policy.compute:
+    def _host_masters(self, plan: Plan) -> HostMasters | None:
+        """Return what copies the masters to the host while units are sharded, if planned."""
+        offload = plan.effective.zero.offload_optimizer
+        if offload is None or not plan.storage.masters_on_host:
             return None
         pin, names = offload.pin_memory and can_pin(), original_names(self.module)
         rank, ranks = self.topology.rank("states"), self.topology.size("states")
-        return HostMasters(names, rank, ranks, dtype=policy.compute, pin=pin)
+        return HostMasters(names, rank, ranks, dtype=DTYPES[plan.storage.shard], pin=pin)
 
     def _set_dtypes_of_meta(self, module: nn.Module, masters: HostMasters | None) -> None:
         """Give the meta parameters of partitioned ones the dtype of their future shards."""

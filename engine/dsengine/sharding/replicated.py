@@ -1,6 +1,6 @@
 """Stage 0: DistributedDataParallel; every rank holds the full model."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -140,12 +140,12 @@ class ReplicatedGradients(Gradients):
             parallel.register_comm_hook(self._group, all_reduce_hook(averaging, policy.wire))
         return parallel
 
-    def before_backward(self, loss: Tensor, reduce: bool) -> None:
+    def before_backward(self, roots: Sequence[Tensor], reduce: bool) -> None:
         self._reduced = self._parallel is not None and reduce
         self._has_unreduced = not reduce
         self._ready.clear()
         if self._parallel is not None and reduce:
-            arm_reducer(self._parallel, loss)
+            arm_reducer(self._parallel, roots)
 
     def abort_pass(self, *, in_backward: bool) -> None:
         """Rebuild the reducer after a failed backward.

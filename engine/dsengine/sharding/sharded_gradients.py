@@ -8,7 +8,7 @@ after backward. If the optimizer is offloaded, hooks on the shards move each red
 tier while backward continues, and shards on the host follow after backward.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -124,8 +124,8 @@ class ShardedGradients(Gradients):
     def reduction_order(self) -> int:
         return self._order.number
 
-    def before_backward(self, loss: Tensor, reduce: bool) -> None:
-        del loss
+    def before_backward(self, roots: Sequence[Tensor], reduce: bool) -> None:
+        del roots
         reduce = reduce or (self._reduces_every_pass and not self._defers_reduction)
         if reduce is not self._reduces:  # visits every module
             self._sharded.root.set_requires_gradient_sync(reduce)

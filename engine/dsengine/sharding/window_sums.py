@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from dsconfig.features.table import FEATURES
 from dsengine.sharding.reduction import Averaging
 from dsengine.torch_private.tensors import foreach_copy_, foreach_mul_
 
@@ -92,10 +93,7 @@ class WindowSums:
 
     def _add(self, parameter: nn.Parameter, gradient: Tensor) -> None:
         if gradient.is_sparse:
-            raise ValueError(
-                "sparse gradients cannot be accumulated in another dtype: remove "
-                "data_types.grad_accum_dtype or sparse embeddings"
-            )
+            raise ValueError(FEATURES["sparse_gradient_sums"].text)
         if parameter in self._sums:
             self._sums[parameter].add_(gradient)
         else:

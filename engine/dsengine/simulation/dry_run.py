@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 import dsconfig
 from dsconfig import ModelTree, Plan
+from dsconfig.features.table import FEATURES
 from dsengine.observation.communication import CommunicationLog
 from dsengine.observation.memory import LiveBytes
 from dsengine.optimizers import build as optimizer_building
@@ -63,9 +64,7 @@ def simulate(
     zero, has_host = plan.effective.zero, device != "cpu"
     files = "nvme" in (zero.optimizer_tier, zero.parameter_tier)
     if files and not has_host:
-        raise ValueError(
-            "a dry run on the CPU cannot simulate files: set the device of offload_* to cpu"
-        )
+        raise ValueError(FEATURES["files_of_dry_runs"].text)
     if dist.is_initialized():
         raise ValueError("a dry run requires its own process group, but one is already running")
     if not callable(model):

@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from dsconfig import tiles
+from dsconfig.features.table import FEATURES
 from dsengine.communication.devices import device_of_rank, wait_for_device
 from dsengine.optimizers.binding import Binding, proves_elementwise
 from dsengine.tiers import memory
@@ -61,11 +62,8 @@ class OffloadedBinding(Binding):
         host_masters: dict[str, Tensor],
     ) -> None:
         if not proves_elementwise(optimizer):
-            raise ValueError(
-                f"{type(optimizer).__name__} cannot be offloaded: its update is not elementwise, "
-                "or cannot be tested. Use AdamW, Adam, SGD or Adagrad, or remove "
-                "offload_optimizer"
-            )
+            text = FEATURES["offload_of_other_updates"].text
+            raise ValueError(f"{type(optimizer).__name__}: {text}")
         self.optimizer = optimizer
         self.masters = masters
         self.settings = settings

@@ -114,14 +114,14 @@ GLOO_THREAD = "pt_gloo_runloop"
 """Name of the threads that run gloo's collectives, where threads have names (Linux)."""
 
 
-def arm_reducer(parallel: DistributedDataParallel, loss: Tensor) -> None:
-    """Make the coming backward of ``loss`` reduce, whatever the last forward set.
+def arm_reducer(parallel: DistributedDataParallel, roots: Sequence[Tensor]) -> None:
+    """Make the coming backward of ``roots`` reduce, whatever the last forward set.
 
     The public way is a forward outside ``no_sync``.
     """
-    if not is_fake(loss):  # it reads values, in the first backward
+    if not any(map(is_fake, roots)):  # it reads values, in the first backward
         parallel.reducer._rebuild_buckets()
-    parallel.reducer.prepare_for_backward([loss])
+    parallel.reducer.prepare_for_backward([*roots])
 
 
 def all_to_all_slices(slices: Tensor, group: dist.ProcessGroup) -> Tensor:

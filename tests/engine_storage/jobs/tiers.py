@@ -201,7 +201,7 @@ def curves(stage: int, precision: str, accumulation: int, folder: str) -> dict[s
             "on the device": [
                 name
                 for name, master in engine.sharding.masters.items()
-                if engine.gradients.offloaded is not None and master.grad is not None
+                if engine._gradients.offloaded is not None and master.grad is not None
             ],
         }
         engine.destroy()
@@ -223,10 +223,10 @@ def left_in_backward() -> dict[str, Any]:
                 for param in sharded_parameters_of(units_of(engine.module))
                 for _ in param.unreduced()
             )
-            offloaded = len(not_none(engine.gradients.offloaded))
+            offloaded = len(not_none(engine._gradients.offloaded))
             counts.append((shards + unreduced, offloaded))
             engine.step()
-        offloaded = len(not_none(engine.gradients.offloaded))
+        offloaded = len(not_none(engine._gradients.offloaded))
         result[f"stage {stage}"] = [*counts, (0, offloaded)]
         engine.destroy()
     return result

@@ -40,12 +40,3 @@ def uses_elsewhere(parameter: nn.Parameter) -> bool:
 def uses_external(*modules: nn.Module) -> bool:
     """Whether a parameter of ``modules`` is used elsewhere, so that they must stay unsharded."""
     return any(uses_elsewhere(parameter) for module in modules for parameter in module.parameters())
-
-
-__all__ = [
-    "inherit",
-    "register_external_parameter",
-    "unregister_external_parameter",
-    "uses_elsewhere",
-    "uses_external",
-]

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from dsconfig.features.deepspeed_names import PARAMETERS, missing
 from dsengine.sharding.zero.external import uses_elsewhere
 from dsengine.sharding.zero.gathered import GatheredParameters
 from dsengine.sharding.zero.status import shard_of
@@ -129,20 +130,6 @@ METHODS: dict[str, Callable[..., Any]] = {
     "partition": _partition,
     "partition_numel": _numel,
 }
-_REDUCE = "engine.backward reduces gradients; read them with utils.safe_get_full_grad"
-_TOPOLOGY = "read the mesh in engine.topology"
-INSTEAD = {
-    "all_gather_coalesced": "gather the parameters with zero.GatheredParameters",
-    "convert_to_zero_parameters": "build the module inside zero.Init, or pass it to zero.Init",
-    "ds_numel_aligned": "read ds_numel; shards are not padded",
-    "ds_secondary_tensor_group_size": _TOPOLOGY,
-    "ds_secondary_tensor_num_of_groups": _TOPOLOGY,
-    "ds_zero_param_process_group": _TOPOLOGY,
-    "nvme_swapper": "configure offload with offload_param",
-    "partition_gradients": _REDUCE,
-    "reduce_gradients_at_owner": _REDUCE,
-}
-"""Attributes of DeepSpeed's parameters that dsengine does not have, and the alternatives."""
 
 
 class _Attribute:
@@ -162,10 +149,10 @@ def _bound(method: Callable[..., Any]) -> Callable[[Any], Any]:
     return lambda parameter: lambda *args, **kwargs: method(parameter, *args, **kwargs)
 
 
-def _refused(name: str, instead: str) -> Callable[[Any], Any]:
+def _refused(name: str) -> Callable[[Any], Any]:
     def read(parameter: Any) -> Any:
         del parameter
-        raise AttributeError(f"parameters of dsengine have no {name}: {instead}")
+        raise AttributeError(missing(f"Parameter.{name}", PARAMETERS[name]))
 
     return read
 
@@ -175,7 +162,7 @@ def install_parameter_attributes() -> None:
     """Add the attributes to torch's classes, before the first parameter of stage 3."""
     reads = dict(VALUES)
     reads |= {name: _bound(method) for name, method in METHODS.items()}
-    reads |= {name: _refused(name, instead) for name, instead in INSTEAD.items()}
+    reads |= {name: _refused(name) for name in PARAMETERS}
     for kind in (nn.Parameter, DTensor):
         for name, read in reads.items():
             setattr(kind, name, _Attribute(name, read))

@@ -1,0 +1,1 @@
+"""Pipeline parallelism: layers divided into stages, which run one list of events each."""
