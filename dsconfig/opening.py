@@ -24,15 +24,24 @@ def read(
     """Return the document of a ds_config: in a file, or one that the launched program ships or
     builds. Never raises for a user's mistake."""
     document = reading.read(source, name=name)
+    return completed(document, source if isinstance(source, str | os.PathLike) else None)
+
+
+def completed(document: Document, source: "str | os.PathLike[str] | None") -> Document:
+    """Return the document of the ds_config that the file ``source``, which was read, leads to."""
     codes = {each.code for each in document.diagnostics}
     is_without = document.is_unreadable or findings.NO_CONFIG in codes
-    if (document.container or is_without) and isinstance(source, str | os.PathLike):
+    if (document.container or is_without) and source is not None:
         opened = str(os.fspath(source))
         is_other = opened != document.name and os_errors.is_file(opened)
         document = document._replace(opened=opened) if is_other else document
     if is_without:
         return launches.with_config(document)
-    return launches.passed_in_code(document) if document.launcher.settings else document
+    if document.launcher.settings:
+        passed = launches.passed_in_code(document)
+        if passed is not document:
+            return passed
+    return launches.as_written(document) if document.container else document
 
 
 def _in_precision_of(facts: "Facts", document: Document) -> Document:
@@ -51,6 +60,8 @@ def used(document: Document, facts: "Facts | None") -> Document:
     accelerate's YAML, whose other settings remain (``opened``)."""
     if facts is None or not document.container:
         return document
+    if facts.releases:
+        document = launches.at_releases(document, facts)
     named = facts.arguments.get("deepspeed")
     if not isinstance(named, str) or not embedded_facts.is_accelerate_config(document.container):
         return _in_precision_of(facts, document) if document.is_generated else document

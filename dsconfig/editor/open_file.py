@@ -6,7 +6,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from dsconfig import api, examination
+from dsconfig import api, examination, opening
 from dsconfig.cost.estimate import Estimate
 from dsconfig.facts import Facts, gathering
 from dsconfig.facts.request import FactsRequest
@@ -80,7 +80,7 @@ class OpenFile:
 def open_file(text: str, path: str, neighbours: Neighbours | None = None) -> OpenFile:
     """Check a text as the content of a file. Raises UsageError for invalid project settings."""
     validator = Validator(facts=project_facts(path), neighbours=neighbours).for_file(path)
-    document = read_text(text, path)
+    document = opening.completed(read_text(text, path), path)
     validator = validator.with_program(document, path)
     return OpenFile(document, validator, validator.report(document))
 

@@ -77,22 +77,60 @@ def _of_settings(path: Path, text: str, releases: Mapping[str, str]) -> Content 
     found = dialects.of_keys(keys.keys(), releases)
     if found is None and path.suffix == ".py":
         configured = _of_calls(path, text)
-        return None if configured is None else _content(*configured, [str(path)])
+        if configured is None:
+            return None
+        keys = {**configured.settings, **configured.overwritten}
+        return _content(configured.dialect, configured.variant, keys, [str(path)])
     if found is None:
         return None
     return _content(found, found.variant_of("", keys), keys, [str(path)])
 
 
-def _of_calls(path: Path, text: str) -> tuple[Dialect, str, dict[str, Sourced]] | None:
-    """Return the program, its variant and the settings of a Python script with a Trainer."""
+class Configured(NamedTuple):
+    """What a Python script configures; ``overwritten`` replaces options of its command."""
+
+    dialect: Dialect
+    variant: str
+    settings: dict[str, Sourced]
+    overwritten: dict[str, Sourced]
+
+
+def _of_calls(path: Path, text: str, given: Mapping[str, Any] | None = None) -> Configured | None:
+    """Return the program, its variant and the settings of a Python script with a Trainer;
+    ``given``: its options."""
     classes = dialects.classes()
-    found = python_settings.trainer_settings(text, classes)
-    return None if found is None else (*classes[found[0]], _sourced(found[1], path))
+    read = python_settings.trainer_settings(text, classes, given, dict(_imported(path, text)))
+    if read is None:
+        return None
+    found, overwritten = _sourced(read.found, path), _sourced(read.overwritten, path)
+    return Configured(*classes[read.named], found, overwritten)
+
+
+_IMPORT = re.compile(r"^[ \t]*from[ \t]+(\.*)([\w.]+)[ \t]+import\b", re.MULTILINE)
+MOST_IMPORTED = 20
+
+
+def _imported(path: Path, text: str) -> Iterator[tuple[str, str]]:
+    """Yield paths and texts of the modules of its project that a script imports names from."""
+    names = dict.fromkeys(found.groups() for found in _IMPORT.finditer(text))
+    for dots, name in list(names)[:MOST_IMPORTED]:
+        package, _, last = name.rpartition(".")
+        inner = found_file(path, name.replace(".", "/") + ".py")
+        if inner is None and (dots or _is_folder(path, package.partition(".")[0])):
+            inner = found_file(path, f"{last}.py")
+        module = None if inner is None or inner == path else _text(inner)
+        if module is not None:
+            yield str(inner), module
+
+
+def _is_folder(path: Path, name: str) -> bool:
+    """Return whether a package is a folder of the project of a script."""
+    return bool(name) and any((each / name).is_dir() for each in (path.parent, path.parent.parent))
 
 
 def _sourced(settings: Mapping[str, python_settings.Setting], path: Path) -> dict[str, Sourced]:
     return {
-        name: Sourced(found.value, Origin(FILE, f"{path}:{found.line}"))
+        name: Sourced(found.value, Origin(FILE, f"{found.file or path}:{found.line}"))
         for name, found in settings.items()
     }
 
@@ -175,9 +213,12 @@ def _of_script(path: Path, text: str, releases: Mapping[str, str]) -> Content | 
     }
     in_file = _of_arguments_file(path, text, script, files)
     keys = in_file or {}
-    configured = _script_beside(path, script)
+    if in_file and script.options.get("config", "") == script.arguments_file:
+        del options["config"]  # it was read
+    values = {name: found.value for name, found in {**keys, **options}.items()}
+    configured = _script_beside(path, script, values)
     if configured is not None:
-        keys = {**configured[2], **keys}
+        keys = {**configured.settings, **keys}
     found = _recognized(script, {**keys, **options}, configured, releases)
     if found is None:
         return None
@@ -188,6 +229,8 @@ def _of_script(path: Path, text: str, releases: Mapping[str, str]) -> Content | 
     content.keys.update(own)
     if program.file_wins(releases.get(program.package) or program.newest):
         content.keys.update(from_file)
+    for name, value in (configured.overwritten if configured else {}).items():
+        content.keys[program.renamed(name)] = value
     for name, value in script.environment.items():
         known = UNKNOWN if value is None else value
         content.environment[name] = Sourced(known, _exported(name, script, path))
@@ -201,7 +244,7 @@ def _of_arguments_file(
 ) -> dict[str, Sourced] | None:
     """Return the keys of the file of arguments that a command names, or that its script writes;
     None if it cannot be read."""
-    file = script.arguments_file or _first_python(script)
+    file = script.arguments_file or _first_python(script) or _parsed_file(path, script)
     if file is None:
         return {}
     written = script.files.get(file)
@@ -219,15 +262,15 @@ def _of_arguments_file(
 def _recognized(
     script: Script,
     keys: Mapping[str, Sourced],
-    configured: tuple[Dialect, str, dict[str, Sourced]] | None,
+    configured: Configured | None,
     releases: Mapping[str, str],
 ) -> tuple[Dialect, str] | None:
     """Return the program that a command runs, and its variant: by its name, by what a Python script
     beside it configures, by its keys, or, for another script, the one whose release is given."""
     found = dialects.of_program(script.program, keys.keys())
     of_keys = found[0] if found else dialects.of_keys(keys.keys(), releases, of_script=True)
-    if configured is not None and of_keys in (None, configured[0].base):
-        return configured[:2]
+    if configured is not None and of_keys in (None, configured.dialect.base):
+        return configured.dialect, configured.variant
     if found is not None:
         return found
     program = of_keys or _generic(script)
@@ -236,12 +279,22 @@ def _recognized(
     return None if program is None else (program, program.variant_of(script.program[-1], keys))
 
 
-def _script_beside(path: Path, script: Script) -> tuple[Dialect, str, dict[str, Sourced]] | None:
+def _script_beside(path: Path, script: Script, given: Mapping[str, Any]) -> Configured | None:
     """Return what the Python script that is started configures, if it can be read."""
     name = script.program[-1]
     file = found_file(path, name) if name.endswith(".py") else None
     text = None if file is None else _text(file)
-    return None if file is None or text is None else _of_calls(file, text)
+    return None if file is None or text is None else _of_calls(file, text, given)
+
+
+def _parsed_file(path: Path, script: Script) -> str | None:
+    """Return the file whose fields the started Python script parses instead of its options."""
+    name = script.program[-1]
+    inner = found_file(path, name) if name.endswith(".py") else None
+    text = None if inner is None else _text(inner)
+    given = {name: UNKNOWN if value is None else value for name, value in script.options.items()}
+    named = None if text is None else python_settings.file_of_arguments(text, given)
+    return named if named is None or isinstance(named, str) else "$file"
 
 
 def _first_python(script: Script) -> str | None:

@@ -1,6 +1,6 @@
 """The facts of a run from the keys of the program that is launched, each with its origin."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -105,6 +105,13 @@ class LaunchedKeys:
         except expressions.Unknown:
             return None
         return None if value is None else Sourced(value, self._origin(value, consulted))
+
+    def names_in(self, text: str, within: tuple[str, ...] = ()) -> Iterator[str]:
+        """Yield the keys that an expression, and the facts in it, may read, in order."""
+        for name in expressions.names_in(text):
+            is_fact = name in self.expressions and name not in within
+            inner = self.names_in(self.expressions[name], (*within, name)) if is_fact else (name,)
+            yield from inner
 
     def _origin(self, value: Any, consulted: list[Sourced]) -> Origin:
         """Return the origin of a value that was computed from others."""

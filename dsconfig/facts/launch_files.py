@@ -20,10 +20,13 @@ from dsconfig.facts.launch_facts import (
     Origin,
     Sourced,
 )
+from dsconfig.report import Diagnostic
 from dsconfig.schema import paths
 from dsconfig.schema.paths import KeyPath
 from dsconfig.source import Document, findings, plugin_settings, reading
-from dsconfig.source.pointer import is_block, value_at
+from dsconfig.source.override import with_values
+from dsconfig.source.pointer import is_block, put, value_at
+from dsconfig.source.positions import Offsets
 from dsconfig.source.python_settings import UNKNOWN
 from dsconfig.source.shell_script import CONFIG_OPTIONS, Script
 
@@ -52,11 +55,17 @@ class NotUnderstood(NamedTuple):
     source: str
 
 
+Written = tuple[tuple[KeyPath, Sourced, bool], ...]
+"""Keys that a program writes into its ds_config, their values, and whether it keeps a block that is
+there."""
+
+
 class Launch(NamedTuple):
     """What a launch file states.
 
     ``own``: the facts before those of the ds_config take precedence. ``document``: the ds_config,
-    None without one. ``files``: all files that were read.
+    None without one; ``written``: what the program writes into it. ``files``: all files that were
+    read.
     """
 
     file: str
@@ -67,6 +76,7 @@ class Launch(NamedTuple):
     own: Mapping[str, Sourced]
     keys: Mapping[str, Sourced]
     document: Document | None
+    written: Written
     not_understood: tuple[NotUnderstood, ...]
     files: tuple[str, ...]
     release_is_stated: bool = False
@@ -128,6 +138,9 @@ def launch_in(
         launcher["ranks"] = own
     keys.stated = {**launcher, **keys.stated}
     document = _config(path, named, keys, content)
+    written = _written(keys)
+    if document is not None:
+        document = with_written(document, written, program.title)
     own = _own_facts(keys)
     return Launch(
         file,
@@ -138,7 +151,8 @@ def launch_in(
         own,
         content.keys,
         document,
-        (*_unread(content), *_not_understood(keys)),
+        written,
+        (*_unread(content), *_not_understood(keys, document)),
         tuple(content.files),
         specified is not None,
         named.origin.source if named is not None and named.value is UNKNOWN else "",
@@ -206,7 +220,7 @@ def _config(
     program = keys.dialect
     release = f"{program.title} {keys.release}".strip()
     if program.ds_config and (named is None or not isinstance(named.value, str)):
-        return reading.document_from_dict(_built(keys), f"ds_config of {release}")
+        return _built(path, keys, content.script)
     if named is None or named.value is UNKNOWN:
         return None
     name = named.value
@@ -224,6 +238,8 @@ def _config(
     if file is not None:
         found = reading.read(file)
         return found if _has_config(found) else document
+    if isinstance(name, str) and content.script is not None and name in content.script.files:
+        return reading.read_text(content.script.files[name].text, name)  # a called script writes it
     return document if content.script is None or is_text else None
 
 
@@ -242,19 +258,52 @@ def _shipped(program: Dialect, name: str) -> str | None:
     return next((text for known, text in configs.items() if name.endswith(f"/{known}")), None)
 
 
-def _built(keys: LaunchedKeys) -> dict[str, Any]:
-    """Return the ds_config that a program builds from its options."""
+def _built(path: Path, keys: LaunchedKeys, script: Script | None) -> Document:
+    """Return the ds_config that a program builds from its options, each value at its option."""
+    written: Mapping[str, Offsets] = {} if script is None else script.places
+    options = {keys.dialect.renamed(KeyPath.parse(at).dotted): at for at in written}
     config: dict[str, Any] = {}
-    for path, text in keys.dialect.ds_config.items():
-        found = keys.evaluate(text)
+    places: dict[str, Offsets] = {}
+    for dotted, text in keys.dialect.ds_config.items():
+        key, found = KeyPath.parse(dotted), keys.evaluate(text)
         if found is None:
             continue
-        *blocks, last = path.split(".")
-        place = config
-        for block in blocks:
-            place = place.setdefault(block, {})
-        place[last] = found.value
-    return config
+        put(config, key, found.value)
+        named = next((options[name] for name in keys.names_in(text) if name in options), None)
+        if named is not None:
+            places[key.pointer] = written[named]
+    return reading.document_from_options(config, path, places)
+
+
+def _written(keys: LaunchedKeys) -> Written:
+    """Return what the program writes into the ds_config it is given."""
+    found = ((path, keys.evaluate(text)) for path, text in keys.dialect.written.items())
+    return tuple(
+        (KeyPath.parse(path.replace("?", "")), value, "?" in path)
+        for path, value in found
+        if value is not None and type(value.value) in (int, bool)
+    )
+
+
+def with_written(document: Document, written: Written, title: str) -> Document:
+    """Return the ds_config with what the program ``title`` writes into it, and findings about
+    values that differ."""
+    config: object = document.value
+    if not is_block(config) or not _has_config(document):
+        return document
+    used = list[tuple[str, Any]]()
+    problems = list[Diagnostic]()
+    for path, new, keeps_block in written:
+        old, block = value_at(config, path, None), value_at(config, path.parent, {})
+        is_kept = keeps_block and path.parent[0] in config
+        if not is_kept and is_block(block):
+            used.append((path.pointer, new.value))
+        if old not in (None, "auto", new.value):
+            stated, place = f"{new.value} ({new.origin.source})", document.range(path.pointer)
+            problems.append(
+                findings.written_twice(path, old, stated, title, place, is_kept=is_kept)
+            )
+    return with_values(document._replace(diagnostics=(*document.diagnostics, *problems)), used)
 
 
 # --- facts
@@ -362,12 +411,16 @@ def _unread(content: Content) -> Iterator[NotUnderstood]:
         yield NotUnderstood(script.arguments_file, f"{content.files[0]}:{script.line} (not read)")
 
 
-def _not_understood(keys: LaunchedKeys) -> Iterator[NotUnderstood]:
+def _not_understood(keys: LaunchedKeys, document: Document | None) -> Iterator[NotUnderstood]:
     """Yield the keys that may change the answer but decide no fact, and facts that an estimate does
     not use: programs divide samples and layers in ways of their own."""
     model = keys.fact("model")
+    config: object = None if document is None else document.value
+    divided = value_at(config, paths.AUTOTP_SIZE, None) if is_block(config) else None
     for name in (*DEGREES, *FROZEN, "critic_model"):
         fact = keys.fact(name)
+        if name == "tensor_parallel" and fact is not None and fact.value == divided:
+            continue
         is_copy = name in FROZEN and fact and model and fact.value == model.value
         is_one = name in DEGREES and fact and not (type(fact.value) is int and fact.value > 1)
         if fact is not None and not is_copy and not is_one:

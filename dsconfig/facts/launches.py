@@ -70,11 +70,24 @@ def with_config(document: Document) -> Document:
     if launch is None or launch.document is None or without_config(launch.document):
         return document
     name = document.opened or document.named_in or document.name
-    container = {key: found.value for key, found in launch.keys.items()}
     found = (*launch.document.diagnostics, *_beside(document))
     return launch.document._replace(
-        container=container, named_in=name, diagnostics=found, launcher=document.launcher
+        container=_values(launch), named_in=name, diagnostics=found, launcher=document.launcher
     )
+
+
+def at_releases(document: Document, facts: Facts) -> Document:
+    """Return the ds_config that a program builds at the release that is given; else the document
+    itself."""
+    launch = launch_of(document, facts)
+    found = None if launch is None or not launch.release_is_stated else launch.document
+    if launch is None or found is None or not launch.program.ds_config:
+        return document
+    return document._replace(value=found.value, spans=found.spans)
+
+
+def _values(launch: Launch) -> dict[str, Any]:
+    return {key: found.value for key, found in launch.keys.items()}
 
 
 def passed_in_code(document: Document) -> Document:
@@ -85,12 +98,19 @@ def passed_in_code(document: Document) -> Document:
     found = None if launch is None else launch.document
     if launch is None or found is None or not is_block(passed) or without_config(found):
         return document
-    container = {key: each.value for key, each in launch.keys.items()}
     name = document.opened or document.named_in or document.name
     diagnostics = (*found.diagnostics, *_beside(document))
     return found._replace(
-        container=container, opened=name, launcher=document.launcher, diagnostics=diagnostics
+        container=_values(launch), opened=name, launcher=document.launcher, diagnostics=diagnostics
     )
+
+
+def as_written(document: Document) -> Document:
+    """Return the ds_config that a launch file names, with what the program writes into it."""
+    launch = launch_of(document)
+    if launch is None:
+        return document
+    return launch_files.with_written(document, launch.written, launch.program.title)
 
 
 def _beside(document: Document) -> Iterator[Diagnostic]:

@@ -192,6 +192,8 @@ class ModelTree:
     stored_in: str | None = None
     """The dtype of the published checkpoint, if known."""
     assumed: tuple[str, ...] = field(default=())
+    stages: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
+    """Of a model built in pipeline stages, the names of the modules of each."""
     uncounted: str = ""
     """Part of the model whose parameters are not counted."""
     config: Mapping[str, Any] | None = field(

@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from dsconfig.report import Applicability, Diagnostic, Edit, Effect, Fix, Position, Range, writers
+from dsconfig.schema.paths import KeyPath
 from dsconfig.source.pointer import dotted, split
 
 UNREADABLE = "DSC001"
@@ -216,6 +218,25 @@ def launch_conflict(
     )
 
 
+def written_twice(
+    path: KeyPath, old: Any, new: str, program: str, place: Range | None, *, is_kept: bool
+) -> Diagnostic:
+    """Return the finding for a key of a ds_config that its program sets to another value.
+
+    ``new``: that value and where it is; ``is_kept``: the program leaves the config as it is.
+    """
+    code = "DSC714"
+    if is_kept:
+        message = f"{path} is {old}, which DeepSpeed uses; {program} divides the batch by {new}"
+    else:
+        message = f"{path} is {old}, but {program} writes {new} into the config"
+    effect = Effect.ALTERED if is_kept else Effect.INERT
+    help = "write the same value in both, or delete one"
+    return Diagnostic(
+        code, LAUNCH_CONFLICTS[code], effect, message, path.pointer, range=place, help=help
+    )
+
+
 LAUNCH_CONFLICTS = {
     "DSC710": "visible-devices-ignored",
     "DSC711": "nodes-not-joined",
@@ -223,6 +244,7 @@ LAUNCH_CONFLICTS = {
     "DSC713": "launch-type-overridden",
     "DSC714": "launch-setting-unused",
     "DSC715": "option-given-twice",
+    "DSC717": "command-rejected",
 }
 """Names of the findings about training commands."""
 

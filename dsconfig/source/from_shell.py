@@ -77,7 +77,7 @@ def _document(script: Script | None, text: str, name: str, read: Read) -> Docume
     if script.config is not None and not plugin_settings.turned_off_by(script.launch_options):
         document = _named(text, name, script, script.config, read)
         return document._replace(container=content, named_in=name)
-    if arguments is not None:
+    if arguments is not None and (script.launch_config is None or _has_config(arguments)):
         return arguments._replace(container=content)
     other = plugin_settings.turned_off_by(script.launch_options)
     if other and (script.launch_config or script.launch_options.get("deepspeed_config_file")):
@@ -86,6 +86,11 @@ def _document(script: Script | None, text: str, name: str, read: Read) -> Docume
         return _generated(text, name, script, {}) or _without_config(text, name)
     document = _named(text, name, script, script.launch_config, read)
     return _generated(text, name, script, document.container) or document
+
+
+def _has_config(document: Document) -> bool:
+    codes = {each.code for each in document.diagnostics}
+    return not document.is_unreadable and findings.NO_CONFIG not in codes
 
 
 def _without_config(text: str, name: str) -> Document:

@@ -71,6 +71,8 @@ class _Launch:
         self.is_accelerate = script.launcher == "accelerate"
         self.has_others = _OTHER_STARTERS.search(text) is not None or text.count("srun ") > 1
         """Whether the script starts commands on other hosts in a way of its own."""
+        self.is_read = not (document.is_broken or document.is_unreadable)
+        """Whether the command uses a ds_config that was read."""
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from self._visible_devices()
@@ -80,6 +82,8 @@ class _Launch:
         yield from self._two_configs()
         yield from self._lost_options()
         yield from self._repeated()
+        yield from self._of_deepspeed()
+        yield from self._of_llamafactory()
 
     def _setting(self, name: str) -> Any:
         """Return an option of ``accelerate launch``, or else what its YAML sets."""
@@ -301,8 +305,9 @@ class _Launch:
         """Yield options of ``accelerate launch`` that a config file decides."""
         config: object = self.document.value
         is_used = plugin_settings.uses_deepspeed(self.settings, self.options)
-        is_read = not (self.document.is_broken or self.document.is_unreadable)
-        if not self.is_accelerate or not is_used or self.document.is_generated or not is_read:
+        if not self.is_accelerate or not is_used or not self.is_read:
+            return
+        if self.document.is_generated:
             return
         if not isinstance(config, Mapping):
             return
@@ -330,6 +335,48 @@ class _Launch:
                 f"--{name} is given twice, {first} and {last}: the last one is used",
                 "delete one of them",
                 f"--{name}",
+            )
+
+    # --- what the launcher or the program rejects
+
+    def _of_deepspeed(self) -> Iterator[Conflict]:
+        named = [name for name in ("include", "exclude") if self.options.get(name)]
+        counted = [name for name in started_ranks.OF_DEEPSPEED if count(self.options, name)]
+        given = [*named, *counted]
+        if self.script.launcher == "deepspeed" and named and len(given) > 1:
+            yield Conflict(
+                "DSC717",
+                Effect.REFUSED,
+                f"deepspeed accepts --{given[0]} or --{given[1]}, not both: it raises a ValueError",
+                "keep one of them",
+                f"--{given[1]}",
+            )
+
+    def _of_llamafactory(self) -> Iterator[Conflict]:
+        script = self.script
+        if script.launcher not in started_ranks.OF_LLAMAFACTORY or script.arguments_file is None:
+            return
+        option = next(iter(script.flags), None)
+        if option is not None and script.first == script.arguments_file:
+            name, _, value = option.removeprefix("--").partition("=")
+            yield Conflict(
+                "DSC717",
+                Effect.REFUSED,
+                f"{option} is given after {script.first}: LLaMA-Factory then reads only name=value "
+                "and raises a ValueError",
+                f"write {name}={value or '...'}",
+                option,
+            )
+        starts_one = len(self.visible) == 1 and self.is_read
+        variables = ("FORCE_TORCHRUN", "USE_RAY", "USE_MCA")
+        if starts_one and not any(script.environment.get(name, "") != "" for name in variables):
+            yield Conflict(
+                "DSC717",
+                Effect.REFUSED,
+                f"{DEVICES} lists one GPU, so LLaMA-Factory does not start torchrun, and rejects "
+                "deepspeed with a ValueError",
+                "set FORCE_TORCHRUN=1",
+                DEVICES,
             )
 
 

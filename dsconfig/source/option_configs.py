@@ -1,9 +1,8 @@
-"""Configs that a program builds from its own options: OpenRLHF's flags, and verl's YAML.
+"""Configs that verl builds from the options of its DeepSpeed engine, at any depth of its YAML.
 
-Both write the ds_config in their code and read none from a file. OpenRLHF: ``get_ds_train_config``
-and ``get_train_ds_config`` (openrlhf/utils/deepspeed, read); its options have a prefix
-(``--ds.zero_stage``), and had none before (``--zero_stage``). verl: ``_build_deepspeed_config`` of
-its DeepSpeed engine, and ``get_deepspeed_config`` (verl/utils/deepspeed_utils.py, read).
+verl writes the ds_config in its code and reads none from a file: ``_build_deepspeed_config`` of
+that engine, and ``get_deepspeed_config`` (verl/utils/deepspeed_utils.py, read). Programs whose
+options have fixed names build theirs in ``facts.dialects``.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.schema import paths
-from dsconfig.schema.paths import ROOT, KeyPath, escape
+from dsconfig.schema.paths import KeyPath, escape
 from dsconfig.source.pointer import is_block, put
 
 with lazy_imports():  # PyYAML, for files of options only
@@ -35,11 +34,8 @@ class BuiltConfig(NamedTuple):
 
 def built_config(content: Mapping[str, Any]) -> BuiltConfig | None:
     """Return the config that a program builds from these options; None for another file."""
-    options = _flat(content)
-    if any(names <= options.keys() for names in _OPENRLHF_MARKS):
-        return _of_openrlhf(_Options(options))
     engine = _engine_of_verl(content)
-    return None if engine is None else _of_verl(*engine, _Options(options))
+    return None if engine is None else _of_verl(*engine, _Options(_flat(content)))
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "", above: str = "") -> dict[str, Any]:
@@ -89,63 +85,6 @@ class _Options:
         value = self.get(names, default)
         if value is not None:
             self.write(path, value, names)
-
-
-# --- OpenRLHF
-
-_OPENRLHF_MARKS = (
-    {"ds.zero_stage", "train.micro_batch_size"},
-    {"zero_stage", "micro_train_batch_size"},
-)
-"""Options that only OpenRLHF has, with and without prefixes."""
-_MICRO = "train.micro_batch_size micro_train_batch_size"
-_BATCH = "train.batch_size train_batch_size"
-_DTYPE = "ds.param_dtype param_dtype"
-_RATE = "adam.lr actor.adam.lr learning_rate actor_learning_rate"
-_GROUPS = ("ds.ring_attn_size ring_attn_size", "ds.tensor_parallel_size ds_tensor_parallel_size")
-
-
-def _of_openrlhf(options: _Options) -> BuiltConfig:
-    write, copy, get = options.write, options.copy, options.get
-    if get("train.dynamic_batch_enable use_dynamic_batch"):
-        write(paths.MICRO_BATCH, 1)
-        write(paths.ACCUMULATION, 1)
-    else:
-        copy(paths.MICRO_BATCH, _MICRO)
-        batch, groups = get(_BATCH, 128), [get(names, 1) for names in _GROUPS]
-        if all(type(size) is int for size in (batch, *groups)):
-            batch *= groups[0] * groups[1]
-        write(paths.GLOBAL_BATCH, batch, _BATCH)
-    copy(paths.STAGE, "ds.zero_stage zero_stage", 2)
-    adam = "ds.adam_offload adam_offload"
-    write(paths.OPTIMIZER_DEVICE, "cpu" if get(adam) else "none", adam)
-    write(paths.OFFLOAD_OPTIMIZER / "pin_memory", True)
-    copy(paths.ZERO / "zero_hpz_partition_size", "ds.zpg zpg", 1)
-    overlap = "ds.overlap_comm overlap_comm"
-    if get(overlap):
-        write(paths.OVERLAP_COMM, True, overlap)
-        write(paths.ZERO / "contiguous_gradients", True)
-    # Releases without param_dtype have --bf16, which is off by default, and no fp16.
-    is_off = get(_DTYPE) is None and "zero_stage" in options.options and not get("bf16")
-    dtype = "fp32" if is_off else get(_DTYPE, "bf16")
-    for block in ("bf16", "fp16"):
-        write(paths.HALF_PRECISIONS[block], dtype == block, f"{_DTYPE} bf16")
-    copy(paths.GRADIENT_CLIPPING, "max_norm actor.max_norm", 1.0)
-    copy(paths.GRAD_ACCUM_DTYPE, "ds.grad_accum_dtype grad_accum_dtype")
-    _with_adam(options, _RATE, "adam.")
-    copy(ROOT / "compile" / "deepcompile", "ds.deepcompile deepcompile")
-    copy(paths.CHECKPOINT / "load_universal", "ds.use_universal_ckpt use_ds_universal_ckpt")
-    copy(paths.AUTOTP_SIZE, _GROUPS[1])
-    write(paths.STEPS_PER_PRINT, 100)
-    return _built("OpenRLHF", options)
-
-
-def _with_adam(options: _Options, rate: str, prefix: str, name: str = "AdamW") -> None:
-    """Write the optimizer block; the rate only if the file sets it, as defaults vary."""
-    options.write(paths.OPTIMIZER_TYPE, name)
-    options.copy(paths.LEARNING_RATE, rate)
-    for key in ("betas", "eps", "weight_decay"):
-        options.copy(paths.OPTIMIZER_PARAMS / key, f"{prefix}{key} {key}")
 
 
 # --- verl
@@ -209,26 +148,18 @@ def _of_verl(options: _Options, optim: _Options, every: _Options) -> BuiltConfig
         if written in names:
             write(paths.HALF_PRECISIONS[block], True, dtype)
     if optim.options:
-        _with_adam(optim, "lr", "", optim.get("optimizer", "AdamW"))
+        optim.copy(paths.OPTIMIZER_TYPE, "optimizer", "AdamW")
+        optim.copy(paths.LEARNING_RATE, "lr")  # only if the file sets it, as defaults vary
+        for key in ("betas", "eps", "weight_decay"):
+            optim.copy(paths.OPTIMIZER_PARAMS / key, key)
         optim.copy(paths.GRADIENT_CLIPPING, "clip_grad")
     copy(paths.GRADIENT_CLIPPING, "grad_clip")
     options.config |= optim.config
     options.pointers |= optim.pointers
     each, nodes = every.get("trainer.n_gpus_per_node"), every.get("trainer.nnodes", 1)
-    if type(each) is int and type(nodes) is int:
-        return _built("verl", options)._replace(launch={"gpus": each * nodes, "nodes": nodes})
-    return _built("verl", options)
-
-
-def _built(program: str, options: _Options) -> BuiltConfig:
-    length = options.get("data.max_len max_len")
-    arguments: dict[str, Any] = {}
-    recomputes = options.get(
-        "model.gradient_checkpointing_enable actor.gradient_checkpointing_enable "
-        "gradient_checkpointing activation_checkpointing"
-    )
-    if isinstance(recomputes, bool):
-        arguments["gradient_checkpointing"] = recomputes
-    if type(length) is int and length > 0:
-        arguments["max_length"] = length
-    return BuiltConfig(program, options.config, options.pointers, arguments, {})
+    is_counted = type(each) is int and type(nodes) is int
+    launch = {"gpus": each * nodes, "nodes": nodes} if is_counted else {}
+    recomputes = get("gradient_checkpointing activation_checkpointing")
+    is_switch = isinstance(recomputes, bool)
+    arguments = {"gradient_checkpointing": recomputes} if is_switch else {}
+    return BuiltConfig("verl", options.config, options.pointers, arguments, launch)

@@ -31,7 +31,6 @@ def with_overrides(document: Document, overrides: Sequence[str]) -> Document:
         return document
     value = deepcopy(document.value)
     parsed: list[tuple[str, Any]] = []
-    spans: dict[str, Span] | Mapping[str, Span] = document.spans
     for override in overrides:
         path, equals, text = override.partition("=")
         if not equals or not path.strip():
@@ -45,13 +44,26 @@ def with_overrides(document: Document, overrides: Sequence[str]) -> Document:
         _put(value, pointer, new, _short(override))
         if is_too_deep(value):
             raise ValueError(f"--set {_short(override)}: more than {MAX_DEPTH} levels deep")
+    applied = (*document.overrides, *parsed)
+    replaced = with_values(document, parsed)
+    return replaced._replace(overrides=applied)
+
+
+def with_values(document: Document, values: Iterable[tuple[str, Any]]) -> Document:
+    """Return the document with these values at their pointers, which then have no position.
+
+    Raises ValueError for a pointer that crosses a non-object.
+    """
+    value = deepcopy(document.value)
+    spans: Mapping[str, Span] = document.spans
+    for pointer, new in values:
+        _put(value, pointer, deepcopy(new), pointer)
         spans = {
             at: span
             for at, span in spans.items()
             if at != pointer and not at.startswith(f"{pointer}/")
         }
-    applied = (*document.overrides, *parsed)
-    return document._replace(value=value, spans=spans, overrides=applied)
+    return document._replace(value=value, spans=spans)
 
 
 def apply(config: dict[str, Any], overrides: Iterable[tuple[str, Any]]) -> None:

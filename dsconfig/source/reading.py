@@ -26,6 +26,7 @@ from dsconfig.source.pointer import (
     is_too_deep,
     is_too_large,
 )
+from dsconfig.source.positions import Offsets, Spans
 
 with lazy_imports():
     from dsconfig.source import from_python, from_shell, from_yaml
@@ -95,6 +96,16 @@ def document_from_dict(config: Mapping[str, Any], name: str) -> Document:
     except Exception as error:  # raised by a method of a mapping in it, which is not ours
         message = f"dict cannot be read: {type(error).__name__}: {shown(error)}"
         return unreadable(name, None, findings.unreadable(message, "pass a dict of JSON values"))
+
+
+def document_from_options(
+    config: Mapping[str, Any], path: Path, places: Mapping[str, Offsets]
+) -> Document:
+    """Return the document of a config that a program builds from the options in a file; ``places``:
+    where they are, by pointer of the config."""
+    text = path.read_text("utf-8-sig")
+    spans = Spans(text, {"": (-1, -1, 0, len(text)), **places})
+    return _from_dict(config, str(path))._replace(text=text, spans=spans)
 
 
 def _from_dict(config: Mapping[str, Any], name: str) -> Document:

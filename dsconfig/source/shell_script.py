@@ -5,7 +5,7 @@ time (``$1``, ``$(...)``) is left out.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -76,6 +76,8 @@ class Script:
     """Line of each option, and the script if it is another one."""
     first: str | None = None
     """The first argument, if it is no option."""
+    flags: tuple[str, ...] = ()
+    """Arguments with two hyphens, as written."""
     line: int = 0
     folder: str = ""
     batch: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -157,12 +159,15 @@ def _script(
         is_training = any(name in _TRAINERS[base] for name in names[at : at + 1])
         program, launch_places = at if is_training else None, dict[str, Offsets]()
         launch, ranks = dict[str, Any](), started_ranks.of_program(base, values)
+        if _base(words[0].text) == "srun":
+            ranks = ranks or started_ranks.of_launcher("", {}, batch, values, is_complete=True)
         launcher = base
     else:
         if launcher == "python" and _module_of(names, at) in _MODULES:
             launcher, at = _MODULES[_module_of(names, at)], names.index("-m", at) + 2
         program = next((i for i in range(at, len(names)) if _is_program(names, i)), None)
         launch, launch_places = _options(words[at:program])
+        launch = _on_every_node(launch, command.words[: len(command.words) - len(words)])
         ranks = started_ranks.of_launcher(
             launcher,
             launch,
@@ -206,6 +211,7 @@ def _script(
         program=(base, names[program]) if base in _TRAINERS else (names[program],),
         options=own,
         first=next((w.text for w in arguments[:1] if not w.text.startswith("-")), None),
+        flags=tuple(word.text for word in arguments if re.match(r"--\w", word.text)),
         lines=_lines(arguments),
         line=words[first].line,
         environment=values,
@@ -214,6 +220,17 @@ def _script(
         is_submitted=_base(words[0].text) == "srun" and first > 0,
         repeated=_repeated(arguments, own),
     )
+
+
+def _on_every_node(launch: dict[str, Any], submitter: Sequence[Word]) -> dict[str, Any]:
+    """Return the options of accelerate as mason.py submits them: it multiplies the processes by the
+    nodes of the job."""
+    nodes = _options(list(submitter))[0].get("num_nodes")
+    processes = launch.get("num_processes")
+    is_mason = any(_base(word.text) == "mason.py" for word in submitter)
+    if not is_mason or type(nodes) is not int or type(processes) is not int:
+        return launch
+    return {**launch, "num_processes": processes * nodes, "num_machines": nodes}
 
 
 def _file_in(options: Mapping[str, Any]) -> str | None:
@@ -303,9 +320,18 @@ def _options(words: list[Word]) -> tuple[dict[str, Any], dict[str, Offsets]]:
     return found, places
 
 
+_ONE_TEXT = frozenset(
+    (
+        *("deepspeed", "eval_strategy", "evaluation_strategy", "lr_scheduler_type", "optim"),
+        *("model_name_or_path", "output_dir", "save_strategy"),
+    )
+)
+"""Options of the Trainer that have one text as their value."""
+
+
 def _repeated(words: list[Word], options: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Return the options that the command itself has twice, with their first and last numbers;
-    those in variables are replaced on purpose, and programs collect texts."""
+    """Return the options that the command itself has twice, with their first and last values;
+    those in variables are replaced on purpose, and programs collect most texts."""
     found: dict[str, tuple[str, str]] = {}
     seen: dict[str, str] = {}
     for at, word in enumerate(words):
@@ -316,9 +342,12 @@ def _repeated(words: list[Word], options: Mapping[str, Any]) -> dict[str, tuple[
             continue
         name = written.replace("-", "_")
         value = value if sign else following[0].text
+        if not sign and value.startswith("--"):
+            continue
         first = seen.setdefault(name, value)
         are_numbers = all(type(value_of(each)) in (int, float, bool) for each in (first, value))
-        if are_numbers and value_of(first) != value_of(value) == options.get(name):
+        is_one = are_numbers or name in _ONE_TEXT
+        if is_one and value_of(first) != value_of(value) == options.get(name):
             found[name] = (first, value)
     return found
 

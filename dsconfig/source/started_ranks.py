@@ -11,7 +11,10 @@ from typing import Any
 NODES = ("num_nodes", "nnodes", "num_machines")
 EACH = ("num_gpus", "nproc_per_node")
 """Options of launchers that count nodes, and ranks per node."""
-_ALL_DEVICES = frozenset(("llamafactory-cli", "lmf", "axolotl"))
+OF_DEEPSPEED = ("num_nodes", "num_gpus")
+"""Counts of DeepSpeed's launcher."""
+OF_LLAMAFACTORY = ("llamafactory-cli", "lmf")
+_ALL_DEVICES = frozenset((*OF_LLAMAFACTORY, "axolotl"))
 """Programs that use every visible GPU if no count is given; the others then use one process."""
 _SBATCH = re.compile(r"^#SBATCH\s+(-.*)", re.MULTILINE)
 _SUBMITTED = re.compile(r"(?:(?<!\S)--([a-z-]+)|(?<!\S)-([NnG]|np))(?:[= ]\s*|(?=\d))(\S+)")

@@ -7,44 +7,24 @@ from typing import Any
 import pytest
 
 import dsconfig
+from dsconfig import opening
 from dsconfig.facts import Facts, embedded_facts
 from dsconfig.project.inference import target_program
 from dsconfig.source import option_configs
 
-PREFIXED = """\
-ds: {zero_stage: 3, param_dtype: bf16, adam_offload: true, zpg: 4, ring_attn_size: 2}
-train: {micro_batch_size: 2, batch_size: 128}
-model: {gradient_checkpointing_enable: true}
-adam: {lr: 5e-6, betas: [0.9, 0.95]}
-data: {max_len: 2048}
-max_norm: 0.5
+OPENRLHF = """\
+deepspeed --module openrlhf.cli.train_sft --pretrain a/b --dataset d --max_len 2048
 """
-FLAT = """\
-zero_stage: 3
-bf16: true
-adam_offload: true
-zpg: 4
-ring_attn_size: 2
-micro_train_batch_size: 2
-train_batch_size: 128
-gradient_checkpointing: true
-learning_rate: 5e-6
-betas: [0.9, 0.95]
-max_len: 2048
-max_norm: 0.5
+PREFIXED = f"""{OPENRLHF.strip()} \\
+  --ds.zero_stage 3 --ds.param_dtype bf16 --ds.adam_offload --ds.zpg 4 --ds.ring_attn_size 2 \\
+  --train.micro_batch_size 2 \\
+  --train.batch_size 128 --model.gradient_checkpointing_enable --data.max_len 2048 \\
+  --max_norm 0.5
 """
-DOTTED = """\
-ds.zero_stage: 3
-ds.adam_offload: true
-ds.zpg: 4
-ds.ring_attn_size: 2
-train.micro_batch_size: 2
-train.batch_size: 128
-model.gradient_checkpointing_enable: true
-adam.lr: 5e-6
-adam.betas: [0.9, 0.95]
-data.max_len: 2048
-max_norm: 0.5
+FLAT = f"""{OPENRLHF.strip()} \\
+  --zero_stage 3 --param_dtype bf16 --adam_offload --zpg 4 --ring_attn_size 2 \\
+  --micro_train_batch_size 2 \\
+  --train_batch_size 128 --gradient_checkpointing --max_norm 0.5
 """
 VERL = """\
 model: {path: Qwen/Qwen3-8B}
@@ -65,21 +45,22 @@ def read(tmp_path: Path, text: str, name: str = "train.yaml") -> dsconfig.Docume
     return dsconfig.read(path)
 
 
-@pytest.mark.parametrize("text", [PREFIXED, FLAT, DOTTED])
+@pytest.mark.parametrize("text", [PREFIXED, FLAT])
 def test_options_of_openrlhf_build_its_config(tmp_path: Path, text: str) -> None:
-    document = read(tmp_path, text)
+    document = read(tmp_path, text, "train.sh")
     assert document.value == {
         "train_micro_batch_size_per_gpu": 2,
         "train_batch_size": 256,  # 128 times the ring of 2
         "zero_optimization": {
             "stage": 3,
             "offload_optimizer": {"device": "cpu", "pin_memory": True},
+            "offload_param": {"device": "none"},
+            "reduce_scatter": True,
             "zero_hpz_partition_size": 4,
         },
         "bf16": {"enabled": True},
         "fp16": {"enabled": False},
         "gradient_clipping": 0.5,
-        "optimizer": {"type": "AdamW", "params": {"lr": 5e-6, "betas": [0.9, 0.95]}},
         "steps_per_print": 100,
     }
     facts = embedded_facts.complete(Facts(), document)
@@ -88,40 +69,29 @@ def test_options_of_openrlhf_build_its_config(tmp_path: Path, text: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("options", "path", "value"),
+    ("options", "release", "path", "value"),
     [
-        ("zero_stage: 1\nmicro_train_batch_size: 1\n", "bf16", {"enabled": False}),
-        ("zero_stage: 1\nmicro_train_batch_size: 1\n", "train_batch_size", 128),
-        ("zero_stage: 1\nmicro_train_batch_size: 1\n", "gradient_clipping", 1.0),
-        (
-            "ds.zero_stage: 1\ntrain.micro_batch_size: 1\nds.param_dtype: fp16\n",
-            "fp16",
-            {"enabled": True},
-        ),
-        ("ds.zero_stage: 1\ntrain.micro_batch_size: 1\n", "bf16", {"enabled": True}),
-        (
-            "ds.zero_stage: 1\ntrain.micro_batch_size: 4\ntrain.dynamic_batch_enable: true\n",
-            "train_micro_batch_size_per_gpu",
-            1,
-        ),
+        ("--zero_stage 1", "0.9.1", "bf16", {"enabled": False}),
+        ("--zero_stage 1", "0.10.1", "bf16", {"enabled": True}),
+        ("--zero_stage 1", "0.10.1", "train_batch_size", 128),
+        ("--zero_stage 1", "0.10.1", "gradient_clipping", 1.0),
+        ("--ds.param_dtype fp16", "0.11.2", "fp16", {"enabled": True}),
+        ("--train.dynamic_batch_enable", "0.11.2", "train_micro_batch_size_per_gpu", 1),
     ],
 )
-def test_defaults_of_openrlhf(tmp_path: Path, options: str, path: str, value: object) -> None:
-    config: Any = read(tmp_path, options).value
+def test_defaults_of_openrlhf(
+    tmp_path: Path, options: str, release: str, path: str, value: object
+) -> None:
+    document = read(tmp_path, f"{OPENRLHF.strip()} {options}\n", "train.sh")
+    config: Any = opening.used(document, dsconfig.gather(releases={"openrlhf": release})).value
     assert config[path] == value
 
 
-def test_options_in_json_equal_yaml(tmp_path: Path) -> None:
-    options = {"zero_stage": 2, "micro_train_batch_size": 2, "train_batch_size": 64}
-    config: Any = read(tmp_path, json.dumps(options), "options.json").value
-    assert config["zero_optimization"]["stage"] == 2 and config["train_batch_size"] == 64
-
-
 def test_a_finding_is_at_the_option(tmp_path: Path) -> None:
-    document = read(tmp_path, DOTTED.replace("batch_size: 128", "batch_size: 100"))
+    document = read(tmp_path, PREFIXED.replace("batch_size 128", "batch_size 100"), "train.sh")
     found = dsconfig.validate(document, dsconfig.gather(gpus=8), runtime="deepspeed").diagnostics
     (error,) = [each for each in found if each.code == "DSC203"]
-    assert error.range is not None and error.range.start.line == 6
+    assert error.range is not None and error.range.start.line == 4
 
 
 def test_options_of_verl_build_its_config(tmp_path: Path) -> None:
@@ -172,9 +142,11 @@ def test_sizes_of_ppo_are_the_batch(tmp_path: Path) -> None:
     assert report.refusals, "252 samples on 16 ranks are not a multiple of 2 x 16"
 
 
-@pytest.mark.parametrize(("text", "program"), [(PREFIXED, "OpenRLHF"), (VERL, "verl")])
-def test_deepspeed_alone_runs_it(tmp_path: Path, text: str, program: str) -> None:
-    document = read(tmp_path, text)
+@pytest.mark.parametrize(
+    ("name", "text", "program"), [("t.sh", PREFIXED, "OpenRLHF"), ("t.yaml", VERL, "verl")]
+)
+def test_deepspeed_alone_runs_it(tmp_path: Path, name: str, text: str, program: str) -> None:
+    document = read(tmp_path, text, name)
     facts = embedded_facts.complete(Facts(), document)
     target = target_program(None, "0.19.8", document=document, source=document.name, facts=facts)
     assert target.runtime.name == "deepspeed" and program in target.inferred_from

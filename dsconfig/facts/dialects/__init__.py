@@ -67,6 +67,12 @@ class Dialect:
         return self.entries.get("ds_config", {})
 
     @property
+    def written(self) -> Mapping[str, str]:
+        """Expressions for the keys that the program writes into the ds_config it is given, by
+        dotted path."""
+        return self.entries.get("written", {})
+
+    @property
     def base(self) -> "Dialect | None":
         """The dialect of the program that this one passes its arguments on to."""
         named = self.entries.get("built_on")
@@ -151,7 +157,7 @@ class Dialect:
 
     def understands(self, key: str, variant: str = "") -> bool:
         """Return whether a key decides a fact, or is known to change neither memory nor time."""
-        names = self.names(variant)
+        names = self.names(variant) | self._written
         prefix = f"{key}."
         if key in names or any(name.startswith(prefix) for name in names):
             return True
@@ -171,6 +177,10 @@ class Dialect:
     def _known(self) -> frozenset[str]:
         texts: Iterable[str] = self.entries.get("facts", {}).values()
         return frozenset(name for text in texts for name in names_in(text))
+
+    @cached_property
+    def _written(self) -> frozenset[str]:
+        return frozenset(name for text in self.written.values() for name in names_in(text))
 
     @cached_property
     def _irrelevant(self) -> tuple[str, ...]:

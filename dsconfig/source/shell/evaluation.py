@@ -100,6 +100,7 @@ def commands_of(
     """
     values = {key: Value(value) for key, value in (environment or {}).items()}
     state = State(values=values, exported=dict(values), script=name)
+    state.arrays["BASH_SOURCE"] = [Word(name or "script", 0, 0)]
     if is_called:
         state.arguments = [Value(f"${n}", is_known=False) for n in range(1, MOST_ARGUMENTS)]
     followed = Followed()
