@@ -68,7 +68,7 @@ def _findings(
         )
     program = _launched(program, document)
     found = runner.check(document, facts, program, version)
-    if not program.fills_auto and _may_add(document, facts):
+    if not program.fills_auto and _may_add(document, facts, program):
         found += _added(document, facts, program, found)[0]
     return _without_ignored(document, (each for each in found if each.code != MISSING_FACT))
 
@@ -112,20 +112,22 @@ def _with_exception(
 
 def _launched(program: "Runtime", document: "Document") -> "Runtime":
     """Return the program, launched as the YAML file that contains the config requires."""
-    if document.container and embedded_facts.is_accelerate_config(document.container):
+    container = document.container
+    if document.is_generated or (container and embedded_facts.is_accelerate_config(container)):
         return program.under_accelerate_launch(
             config_file=not document.is_generated, overrides=document.overrides
         )
     return program
 
 
-def _may_add(document: "Document", facts: "Facts") -> bool:
-    """Return whether resolver or planner may find something in a config for dsengine."""
+def _may_add(document: "Document", facts: "Facts", program: "Runtime") -> bool:
+    """Return whether resolver or planner may find something in a config."""
     if document.is_template:
         return False
     values: object = document.value
-    is_open = contains(values, AUTO) or facts.world_size is not None
-    return is_open or (is_block(values) and cover.may_refuse(values))
+    if contains(values, AUTO) or facts.world_size is not None:
+        return True
+    return not program.runs_deepspeed and is_block(values) and cover.may_refuse(values)
 
 
 def _added(

@@ -24,7 +24,7 @@ from dsconfig.source.plugin_settings import PATH_OF_SETTING, block_of
 from dsconfig.source.pointer import ABSENT, copied, value_at
 
 with lazy_imports():
-    from dsconfig.facts import yaml_text
+    from dsconfig.facts import dialects, yaml_text
 
 ARGUMENTS, LAUNCH = "training", "launch"
 _TITLES = {ARGUMENTS: "TrainingArguments", LAUNCH: "the accelerate config"}
@@ -52,6 +52,11 @@ class Disagreement:
     right: Side
     stops_trainer: bool = False
     """Whether transformers compares the two and stops."""
+
+
+def builds_its_config(program: str) -> bool:
+    """Return whether a program builds the ds_config from its own options."""
+    return bool(dialects.dialect(program).ds_config)
 
 
 def effect_of(found: Disagreement, runtimes: Sequence[Runtime]) -> Effect:

@@ -63,13 +63,14 @@ def training_argument(config: Context) -> Iterator[Finding]:
     is_embedded = bool(holder) and not is_accelerate_config(holder)
     is_embedded = program != TRAINER if program else is_embedded
     release = _release_used(config.facts)
-    for name in training.arguments.keys() & FORMER.keys():
+    own = dialects.dialect(program).launch.get("own_arguments", ()) if program else ()
+    for name in (training.arguments.keys() & FORMER.keys()).difference(own):
         if Version.parse(release) < Version.parse(REMOVED[name]):
             continue
         consequence = (
             "the trainer may use an earlier release"
             if is_embedded
-            else "transformers raises a TypeError"
+            else "transformers raises an error"
         )
         yield config.argument_finding(
             name,
@@ -118,7 +119,7 @@ def _unknown(config: Context, arguments: Mapping[str, object]) -> Iterator[Findi
         return
     is_read = any(map(reads_training_arguments, config.runtimes))
     for name, closest in (misspelled := misspelled_arguments(arguments)).items():
-        consequence = "transformers raises a TypeError" if is_read else "its value is ignored"
+        consequence = "transformers raises an error" if is_read else "its value is ignored"
         yield config.argument_finding(
             name,
             f" is not a TrainingArgument: {consequence}",
@@ -131,7 +132,7 @@ def _unknown(config: Context, arguments: Mapping[str, object]) -> Iterator[Findi
     more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
     yield config.argument_finding(
         unknown[0],
-        f"{others}{more}: not TrainingArguments; transformers raises a TypeError unless the "
+        f"{others}{more}: not TrainingArguments; transformers raises an error unless the "
         "script's own class defines them",
         "delete them unless the script defines them",
         effect=Effect.NOTE,

@@ -60,7 +60,7 @@ class Context(ConfigView):
         self.document = document
         self.runtimes = runtimes
         self._compared = 0
-        self.is_refused = False
+        self.refused: set[str] = set()
         """Whether an earlier rule reported an error."""
         self.replays: list[Replay | None] = []
         """What the program makes of the config, once it was replayed."""
@@ -159,6 +159,11 @@ class Context(ConfigView):
         """Return the known key at a path, or None, given the optimizer or scheduler type."""
         of_type = self.get(path[0], "type") if len(path) > 2 else None
         return key_at(path, of_type if isinstance(of_type, str) else None)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether an earlier rule found what stops the program; ``refused`` has the pointers."""
+        return bool(self.refused)
 
     def is_refused_by_name(self, path: KeyPath) -> bool:
         """Return whether this release rejects the key, or a block around it, whatever its value."""

@@ -5,10 +5,13 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import MODEL, refusal, rule
-from dsconfig.checks.rule import AT_INIT, Finding, reaches_deepspeed
+from dsconfig.checks.rule import AT_INIT, Finding, fills_auto, reaches_deepspeed
 from dsconfig.checks.values import VALUE_KINDS
 from dsconfig.report import Effect
+from dsconfig.runtimes.accelerate import Accelerate
 from dsconfig.schema import paths
+from dsconfig.schema.version import Version
+from dsconfig.source import plugin_settings
 from dsconfig.source.pointer import split
 
 EP, COMPILE = paths.ROOT / "expert_parallel", paths.ROOT / "compile"
@@ -143,14 +146,37 @@ def moe_at_stage_3(config: Context) -> Iterator[Finding]:
         return
     known = config.since("0.18.0") and model.architecture.family in LEAVES_KNOWN
     named = config.has(*paths.ZERO, "leaf_module")
+    by_launcher = plugin_settings.block_of(config.facts.launch).get(MOE_LAYERS)
+    if by_launcher and _reads_moe_layers(config):
+        return
     if (model.architecture.experts or 0) > 1 and not known and not named:
         yield Finding(
             path=paths.ZERO,
             message=f"{model.name} is a mixture of experts: at ZeRO stage 3, ranks that use "
             "different experts deadlock unless each expert block is a leaf module",
-            help='add "leaf_module": {"classes": ["<class of the expert block>"]}',
+            help=_to_name_leaves(config),
             on_key=True,
         )
+
+
+MOE_LAYERS = "deepspeed_moe_layer_cls_names"
+"""Setting of accelerate for leaf modules, since 0.30.0."""
+
+
+def _reads_moe_layers(config: Context) -> bool:
+    release = config.facts.releases.get("accelerate", Accelerate.release)
+    return any(map(fills_auto, config.runtimes)) and Version.parse(release) >= Version(0, 30, 0)
+
+
+def _to_name_leaves(config: Context) -> str:
+    """Return how leaf modules are set in this release."""
+    if config.facts.launch and _reads_moe_layers(config):
+        return f"add {MOE_LAYERS}: <class of the expert block> to the accelerate config"
+    if config.since("0.18.0"):
+        return 'add "leaf_module": {"classes": ["<class of the expert block>"]}'
+    if config.since("0.13.0"):
+        return "call deepspeed.utils.set_z3_leaf_modules with the expert block in the script"
+    return "use DeepSpeed 0.13.0 or later, and set_z3_leaf_modules in the script, or stage 2"
 
 
 @rule("DSC469", Effect.INERT, triggers=MODEL)

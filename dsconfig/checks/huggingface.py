@@ -68,10 +68,14 @@ def zero_block_missing(config: Context) -> Iterator[Finding]:
     if config.has("zero_optimization"):
         return
     alone = all(_wants_zero(runtime) for runtime in config.runtimes)
+    zero = ("zero_optimization",)
+    misspelled = next((key for key in config.as_written if config.closest(key, zero)), None)
     yield Finding(
         path=ROOT,
         message="zero_optimization is missing: accelerate fails before training",
-        help='add "zero_optimization": {"stage": 0} if the file is for accelerate',
+        help='add "zero_optimization": {"stage": 0} if the file is for accelerate'
+        if misspelled is None
+        else f'rename "{misspelled}" to "zero_optimization"',
         effect=None if alone else Effect.NOTE,
     )
 
@@ -91,6 +95,8 @@ def conflicting_sources(config: Context) -> Iterator[Finding]:
     facts = config.facts
     if facts.training is None and not facts.launch:
         return
+    if facts.passed_on_by and agreement.builds_its_config(facts.passed_on_by):
+        return  # from the same options
 
     runtime, *others = config.runtimes
     follows = partial(agreement.followed_source, runtime=runtime)

@@ -7,7 +7,7 @@ from dsconfig.batch import STEPS
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import EMBEDDED_IN_YAML, rule
 from dsconfig.checks.rule import Finding, fills_auto, fills_auto_for_script
-from dsconfig.facts import embedded_facts
+from dsconfig.facts import embedded_facts, yaml_text
 from dsconfig.report import Effect
 from dsconfig.runtimes.accelerate import Accelerate
 from dsconfig.runtimes.base import AUTO
@@ -38,7 +38,8 @@ def accelerate_setting(config: Context) -> Iterator[Finding]:
 
     accelerate ignores an unknown name in `deepspeed_config` and uses the default. It rejects an
     unknown name at the top level, and values it cannot parse. If `distributed_type` is not
-    DEEPSPEED, the block is ignored.
+    DEEPSPEED, the block is ignored. Before 1.5.0, settings in the block replace the same options of
+    `accelerate launch`.
 
     with: name="accelerate.yaml", runtime="accelerate"
     bad:
@@ -52,7 +53,20 @@ def accelerate_setting(config: Context) -> Iterator[Finding]:
         deepspeed_config:
           zero_stage: 3
     """
-    launch = config.document.container
+    for found in _invalid_settings(config, config.document.container):
+        yield _in_its_file(config, found)
+
+
+def _in_its_file(config: Context, found: Finding) -> Finding:
+    """Return a finding at its key of the YAML that names the config."""
+    file = config.document.named_in
+    if file is None:
+        return found
+    place = yaml_text.key_range(file, found.path.dotted)
+    return found._replace(file=file, range=place, in_other_file=place is None)
+
+
+def _invalid_settings(config: Context, launch: Mapping[str, Any]) -> Iterator[Finding]:
     if not embedded_facts.is_accelerate_config(launch):
         return
     unknown = launch.keys() - plugin_settings.TOP_LEVEL - plugin_settings.FORMER
@@ -78,7 +92,11 @@ def accelerate_setting(config: Context) -> Iterator[Finding]:
     options = config.facts.launch_options
     if plugin_settings.uses_deepspeed(launch, options):
         yield from _several_machines(config, {**launch, **options})
-    yield from _unneeded(config, launch)
+    release = Version.parse(config.facts.releases.get("accelerate", Accelerate.release))
+    yield from _unneeded(config, launch, release)
+    if release < OPTIONS_WIN:
+        written = config.document.launcher.settings or launch
+        yield from _lost_options(plugin_settings.block_of(written), options)
     # A missing setting may be present under a misspelled name; variables replace the YAML.
     launcher = config.document.launcher
     is_replaced = not launcher.file and "ACCELERATE_USE_DEEPSPEED" in launcher.variables
@@ -208,9 +226,25 @@ def _several_machines(config: Context, launch: Mapping[str, Any]) -> Iterator[Fi
         )
 
 
-def _unneeded(config: Context, launch: Mapping[str, Any]) -> Iterator[Finding]:
+def _lost_options(block: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield options of the command that settings of the YAML replace."""
+    for name in sorted(block.keys() & options.keys()):
+        is_same = str(options[name]).lower() == str(block[name]).lower()
+        if options[name] is not None and not is_same:
+            yield Finding(
+                path=ROOT / BLOCK / name,
+                message=f"{name} is {_shown(block[name])}, and --{name} is {_shown(options[name])}:"
+                " accelerate before 1.5.0 uses the YAML",
+                help="delete it from the YAML, or use accelerate 1.5.0 or later",
+            )
+
+
+OPTIONS_WIN = Version(1, 5, 0)
+"""First accelerate release in which options replace settings inside blocks of the YAML."""
+
+
+def _unneeded(config: Context, launch: Mapping[str, Any], release: Version) -> Iterator[Finding]:
     """Yield settings that a release ignores."""
-    release = Version.parse(config.facts.releases.get("accelerate", Accelerate.release))
     is_off = plugin_settings.block_of(launch).get("zero3_init_flag") is False
     if is_off and config.stage == 3 and release >= INIT_FLAG_UNUSED:
         yield Finding(

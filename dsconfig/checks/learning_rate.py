@@ -6,9 +6,12 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding
 from dsconfig.report import Effect
+from dsconfig.schema import paths
+from dsconfig.schema.markers import AUTO
 from dsconfig.schema.optimizers import optimizer_type
 from dsconfig.schema.paths import LEARNING_RATE, OPTIMIZER_PARAMS, SCHEDULER, SCHEDULER_PARAMS
 from dsconfig.schema.schedules import SCHEDULES, ScheduleType
+from dsconfig.source.pointer import value_at
 
 
 def _schedule(config: Context) -> ScheduleType | None:
@@ -56,9 +59,9 @@ def schedule_overrides_lr(config: Context) -> Iterator[Finding]:
 
 @rule("DSC642", Effect.INERT, also=(Effect.NOTE,), triggers="scheduler")
 def warmup_longer_than_training(config: Context) -> Iterator[Finding]:
-    """Warmup is longer than training
+    """Warmup as long as training, or longer
 
-    The learning rate never reaches its maximum, and a decay after the warmup never starts. The
+    A decay after the warmup never starts, and the learning rate may not reach its maximum. The
     number of steps is `total_num_steps`, or comes from `--training-args`.
 
     bad: {"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR", "params":
@@ -74,13 +77,15 @@ def warmup_longer_than_training(config: Context) -> Iterator[Finding]:
     warmup = config.number(*SCHEDULER_PARAMS, "warmup_num_steps")
     if warmup is None:
         warmup = 1000 if not config.has(*SCHEDULER_PARAMS, "warmup_num_steps") else None
-    if total is None or warmup is None or not 0 < total < warmup:
-        return
     decays = config.scheduler != "WarmupLR"
+    if total is None or warmup is None or not 0 < total < warmup + decays:
+        return
+    reached = "" if total == warmup else "the learning rate never reaches its maximum"
+    undecayed = "the decay has no effect" if decays else ""
     yield Finding(
         path=path if config.has(*path) else SCHEDULER_PARAMS / "warmup_num_steps",
-        message=f"training has {total:g} steps and warmup {warmup:g}: the learning rate never "
-        "reaches its maximum" + (", and the decay has no effect" if decays else ""),
+        message=f"training has {total:g} steps and warmup {warmup:g}: "
+        + ", and ".join(filter(None, (reached, undecayed))),
         help="lower warmup_num_steps; a few percent of the training steps are typical",
         effect=None if decays else Effect.NOTE,
     )
@@ -193,7 +198,8 @@ def warmup_of_one_step(config: Context) -> Iterator[Finding]:
         2}}}
     """
     value = config.number(*SCHEDULER_PARAMS, "warmup_num_steps")
-    if _warms_up(config) and value == 1:
+    is_filled = value_at(config.as_written, paths.WARMUP_STEPS) == AUTO
+    if _warms_up(config) and value == 1 and not is_filled:
         yield Finding(
             path=SCHEDULER_PARAMS / "warmup_num_steps",
             message="warmup_num_steps 1 is raised to 2, the minimum",

@@ -4,10 +4,19 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import AT_INIT, REJECTED, Finding, reaches_deepspeed
+from dsconfig.checks.rule import (
+    AT_INIT,
+    REJECTED,
+    Finding,
+    reaches_deepspeed,
+    reads_training_arguments,
+)
 from dsconfig.report import Effect
+from dsconfig.runtimes.accelerate import Accelerate
 from dsconfig.schema.optimizers import OPTIMIZER_CLASSES
 from dsconfig.schema.paths import AIO, OFFLOAD_OPTIMIZER, OPTIMIZER_DEVICE, OPTIMIZER_PARAMS, ZERO
+from dsconfig.schema.trainer_optimizers import ADAMW_ON_HOST, KEPT_ON_HOST, trainer_optimizer
+from dsconfig.schema.version import Version
 from dsconfig.source.pointer import is_block
 
 BLOCKS = ("offload_param", "offload_optimizer")
@@ -269,3 +278,40 @@ def client_optimizer_under_offload(config: Context) -> Iterator[Finding]:
             help='pass DeepSpeedCPUAdam, or set "zero_force_ds_cpu_optimizer": false',
             on_key=True,
         )
+
+
+@rule(
+    "DSC441",
+    Effect.ALTERED,
+    triggers="zero_optimization",
+    applies_to=reads_training_arguments,
+)
+def optimizer_replaced_under_offload(config: Context) -> Iterator[Finding]:
+    """accelerate replaces the Trainer's optimizer under optimizer offload
+
+    It becomes DeepSpeedCPUAdam, with fp32 states, unless `optim` is a 32-bit AdamW, Adagrad or
+    Lion, which have a class of DeepSpeed. Others lose a decoupled weight decay. Before 1.2.0,
+    accelerate passes DeepSpeedCPUAdam with decoupled decay for every optimizer.
+
+    with: runtime="transformers", gpus=1, training_args={"optim": "paged_adamw_8bit"}
+    bad: {"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2,
+        "offload_optimizer": {"device": "cpu"}}}
+    with: runtime="transformers", gpus=1, training_args={"optim": "adamw_torch"}
+    good: {"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2,
+        "offload_optimizer": {"device": "cpu"}}}
+    """
+    built = trainer_optimizer(config.facts.arguments)
+    offloaded = config.offload("offload_optimizer") != "none" and config.stage > 0
+    is_kept = config.get("zero_force_ds_cpu_optimizer") is False or config.has("optimizer")
+    release = Version.parse(config.facts.releases.get("accelerate", Accelerate.release))
+    maps = release >= Version(1, 2, 0)
+    kept = KEPT_ON_HOST if maps else ADAMW_ON_HOST
+    if built is None or not offloaded or is_kept or built.kind.name in kept:
+        return
+    lost = " and without decoupled weight decay" if maps else ""
+    yield config.argument_finding(
+        "optim",
+        f" becomes DeepSpeedCPUAdam, with fp32 states{lost}: accelerate replaces the optimizer, "
+        "because its states are offloaded",
+        'set optim to adamw_torch, or "zero_force_ds_cpu_optimizer": false in the config',
+    )

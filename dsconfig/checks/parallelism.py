@@ -10,6 +10,7 @@ from dsconfig.facts import parallelism
 from dsconfig.facts.embedded_facts import is_accelerate_config
 from dsconfig.facts.parallelism import BLOCK
 from dsconfig.report import Effect
+from dsconfig.runtimes.capabilities import ULYSSES_OF_ACCELERATE
 from dsconfig.schema.paths import ROOT
 
 
@@ -65,6 +66,15 @@ def parallelism_config(config: Context) -> Iterator[Finding]:
             else config.suggestion(name, parallelism.KNOWN),
             effect=Effect.ALTERED,
             on_key=True,
+        )
+    sequence = parallelism.yaml_name("sp_size")
+    is_divided = type(block.get(sequence)) is int and block[sequence] > 1
+    if is_divided and config.version < ULYSSES_OF_ACCELERATE:
+        yield Finding(
+            path=ROOT / BLOCK / sequence,
+            message=f"sp_size requires DeepSpeed {ULYSSES_OF_ACCELERATE}: accelerate raises an "
+            "ImportError",
+            help=f"use DeepSpeed {ULYSSES_OF_ACCELERATE} or later",
         )
     processes = config.facts.world_size or launch.get("num_processes")
     for violation in parallelism.violations(

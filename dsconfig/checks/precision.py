@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import AT_INIT, REJECTED, Finding
+from dsconfig.checks.rule import AT_INIT, REJECTED, Finding, not_fills_auto
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO, AutoHandling, Runtime
 from dsconfig.schema.paths import BF16, BFLOAT16, FP16, FP16_ENABLED, ROOT, KeyPath
@@ -150,18 +150,24 @@ def both_master_weights(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC311", Effect.REFUSED, triggers="fp16", stops="step RuntimeError")
+@rule(
+    "DSC311",
+    Effect.REFUSED,
+    triggers="fp16",
+    applies_to=not_fills_auto,
+    stops="step RuntimeError",
+)
 def auto_cast_without_fp16(config: Context) -> Iterator[Finding]:
     """`fp16.auto_cast` without fp16
 
-    Inputs are cast to fp16 although fp16 is disabled. A model with floating-point inputs fails at
-    its first matrix product because of mismatched dtypes; integer inputs such as token ids are not
-    cast.
+    Since 0.17.1, positional inputs are cast to fp16 although fp16 is disabled. A model with
+    floating-point inputs fails at its first matrix product because of mismatched dtypes. Integers
+    such as token ids, and keyword arguments, which the Trainer passes, are not cast.
 
     bad: {"train_batch_size": 8, "fp16": {"enabled": false, "auto_cast": true}}
     good: {"train_batch_size": 8, "fp16": {"enabled": true, "auto_cast": true}}
     """
-    if not config.is_on(FP16, "auto_cast") or config.fp16:
+    if not config.is_on(FP16, "auto_cast") or config.fp16 or not config.since("0.17.1"):
         return
     if config.has("fp16", "enabled") and not config.written(FP16, "enabled"):
         return
@@ -169,7 +175,7 @@ def auto_cast_without_fp16(config: Context) -> Iterator[Finding]:
     yield Finding(
         path=FP16 / "auto_cast",
         message=f"fp16.auto_cast casts inputs to fp16 while the weights are {weights}: the first "
-        "step fails, unless all inputs are integers",
+        "step fails, unless all inputs are integers or keyword arguments",
         help='delete it, or set "auto_cast": false',
     )
 

@@ -67,10 +67,12 @@ def integration_error(config: Context) -> Iterator[Finding]:
         return
     yield from _launch_conflicts(config, runtime.name, failure)
     is_deepspeed = replay is not None and failure is replay.failure_after
-    if failure.launch_keys or config.is_refused:
+    if failure.launch_keys or (config.is_refused and not failure.parts):
         return
     program = "DeepSpeed" if is_deepspeed else runtime.name
     for path, own in failure.by_path().items():
+        if path.pointer in config.refused:
+            continue  # another rule reports it
         yield Finding(
             path=path,
             message=f"{program} {own}",

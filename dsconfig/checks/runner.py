@@ -62,7 +62,8 @@ def check(
         diagnostic = diagnostic_of(rule, finding, context)
         if diagnostic is not None:
             diagnostics.append(diagnostic)
-            context.is_refused |= diagnostic.effect is Effect.REFUSED
+            if diagnostic.effect is Effect.REFUSED:
+                context.refused.add(diagnostic.pointer)
     diagnostics = without_superseded(diagnostics)
     return _wrong_file_kind(context, names, diagnostics) or tuple(diagnostics)
 

@@ -120,12 +120,15 @@ def launch_type_overridden(config: Context) -> Iterator[Finding]:
     yield from ()
 
 
-@rule("DSC714", Effect.INERT)
+@rule("DSC714", Effect.INERT, also=(Effect.ALTERED,))
 def launch_setting_unused(config: Context) -> Iterator[Finding]:
-    """A config file replaces a setting of the launch
+    """A config and its launch set different values
 
     accelerate fills options such as `--zero_stage` in where the file has "auto", and ignores them
-    elsewhere. A config that the program is passed replaces the one of the launcher.
+    elsewhere. A config that the program is passed replaces the one of the launcher. ms-swift writes
+    `--deepspeed_autotp_size` and `--zero_hpz_partition_size` into the config. axolotl writes
+    `tensor_parallel_size` only into a config without the block `tensor_parallel`, and counts with
+    its own value in any case (`altered`).
 
     with: name="train.sh", runtime="accelerate", micro_batch=1
     bad:
@@ -162,5 +165,29 @@ def option_given_twice(config: Context) -> Iterator[Finding]:
         {"train_batch_size": 8}
         END
         deepspeed train.py --deepspeed ds.json --learning_rate 1e-5
+    """
+    yield from ()
+
+
+@rule("DSC717", Effect.REFUSED)
+def command_rejected(config: Context) -> Iterator[Finding]:
+    """A launcher or program rejects its command
+
+    DeepSpeed's launcher accepts `--include`, `--exclude`, or counts of nodes and GPUs.
+    LLaMA-Factory reads only `name=value` after a YAML, and starts several ranks, which DeepSpeed
+    needs, if it sees several GPUs or `FORCE_TORCHRUN` is set.
+
+    with: name="train.sh"
+    bad:
+        cat > ds.json <<END
+        {"train_batch_size": 8}
+        END
+        deepspeed --include localhost:0,1 --num_gpus 2 train.py --deepspeed ds.json
+    with: name="train.sh"
+    good:
+        cat > ds.json <<END
+        {"train_batch_size": 8}
+        END
+        deepspeed --include localhost:0,1 train.py --deepspeed ds.json
     """
     yield from ()

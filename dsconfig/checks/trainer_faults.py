@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dsconfig.batch import STEPS
 from dsconfig.checks.context import Context
 from dsconfig.checks.fault import Evidence, FaultFinding, fault, lost_steps
-from dsconfig.checks.rule import fills_auto_for_script, reads_training_arguments
+from dsconfig.checks.rule import fills_auto, fills_auto_for_script, reads_training_arguments
 from dsconfig.report import Effect
 from dsconfig.runtimes import integrations
 from dsconfig.runtimes.base import AUTO
@@ -139,6 +139,90 @@ def no_sync_with_sharded_gradients(config: Context) -> Iterator[FaultFinding]:
     """
     if config.stage >= 2 and config.since("0.16.0"):
         yield from lost_steps(config, ROOT / STEPS, "call no_sync, which DeepSpeed rejects", 1)
+
+
+@fault(
+    "DSC880",
+    "4.30.0 to 4.33.2",
+    "huggingface/transformers#24359",
+    "use transformers 4.33.3 or later, add a scheduler block, or delete the optimizer block",
+    effect=Effect.REFUSED,
+    stops="engine ValueError",
+    triggers="transformers",
+    program="transformers",
+    applies_to=reads_training_arguments,
+    evidence=Evidence.ENDS,
+    from_source="needs transformers releases that are not tested",
+)
+def optimizer_without_scheduler(config: Context) -> Iterator[FaultFinding]:
+    """transformers 4.30.0 to 4.33.2 require a scheduler block beside an optimizer block
+
+    with: runtime="transformers", releases={"transformers": "4.31.0"}
+    bad: {"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW"},
+        "zero_optimization": {"stage": 2}}
+    good: {"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW"}, "scheduler":
+        {"type": "WarmupLR", "params": {"warmup_num_steps": 100}},
+        "zero_optimization": {"stage": 2}}
+    """
+    if config.has("optimizer") and not config.has("scheduler"):
+        yield FaultFinding(ROOT / "optimizer", "raise a ValueError without a scheduler block")
+
+
+@fault(
+    "DSC881",
+    "4.38.0 to 4.44.2",
+    "huggingface/transformers#29058",
+    "use transformers 4.45.0 or later, or delete auto_find_batch_size",
+    effect=Effect.REFUSED,
+    stops="engine NotImplementedError",
+    triggers="transformers",
+    program="transformers",
+    applies_to=reads_training_arguments,
+    evidence=Evidence.ENDS,
+    from_source="needs transformers releases that are not tested",
+)
+def batch_search_with_deepspeed(config: Context) -> Iterator[FaultFinding]:
+    """transformers 4.38.0 to 4.44.2 reject auto_find_batch_size with DeepSpeed
+
+    Later releases reject it at stage 3 only.
+
+    with: runtime="transformers", releases={"transformers": "4.44.2"},
+        training_args={"auto_find_batch_size": True}
+    bad: {"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2}}
+    with: runtime="transformers", releases={"transformers": "4.45.0"},
+        training_args={"auto_find_batch_size": True}
+    good: {"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2}}
+    """
+    if config.facts.arguments.get("auto_find_batch_size") is True and config.stage != 3:
+        yield FaultFinding(ROOT, "raise a NotImplementedError for auto_find_batch_size")
+
+
+@fault(
+    "DSC882",
+    "0.13.0 to 0.34.2",
+    "deepspeedai/DeepSpeed#5124",
+    'use accelerate 1.0.0 or later, or set "train_micro_batch_size_per_gpu"',
+    effect=Effect.REFUSED,
+    stops="engine TypeError",
+    triggers="accelerate",
+    program="accelerate",
+    applies_to=fills_auto,
+    evidence=Evidence.ENDS,
+    from_source="needs accelerate releases that are not tested",
+)
+def micro_batch_required(config: Context) -> Iterator[FaultFinding]:
+    """accelerate 0.13.0 to 0.34.2 require `train_micro_batch_size_per_gpu`
+
+    They multiply it to compute the global batch, and raise a KeyError, since 0.26.0 a TypeError,
+    if a file does not contain it.
+
+    with: runtime="accelerate", releases={"accelerate": "0.34.2"}, gpus=8
+    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
+    with: runtime="accelerate", releases={"accelerate": "1.0.0"}, gpus=8
+    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
+    """
+    if not config.has("train_micro_batch_size_per_gpu"):
+        yield FaultFinding(ROOT, "raise an error without train_micro_batch_size_per_gpu")
 
 
 @fault(

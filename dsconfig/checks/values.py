@@ -172,7 +172,7 @@ def literal_of(value: Any) -> Any:
     return int(number) if number.is_integer() else number
 
 
-@rule("DSC032", Effect.ALTERED, also=(Effect.REFUSED,))
+@rule("DSC032", Effect.ALTERED, also=(Effect.REFUSED, Effect.NOTE))
 def unchecked_value(config: Context) -> Iterator[Finding]:
     """Invalid value that DeepSpeed does not check
 
@@ -197,6 +197,7 @@ def unchecked_value(config: Context) -> Iterator[Finding]:
             + (": " if is_text else " and ")
             + consequence,
             help=to_write(error.expected),
+            effect=Effect.NOTE if is_text and str(value).lower() == "true" else None,
             dsengine_message=None if is_boolean else f"{problem}dsengine rejects the config",
             fix=_literal(config, path, value),
         )

@@ -140,6 +140,7 @@ class Script(NamedTuple):
     split_batches: bool = False
     smallest_batch: bool = True
     sequence_parallel: int = 1
+    rate_is_default: bool = False
 
 
 def prepare(replay: Replay, script: Script) -> None:
@@ -166,6 +167,8 @@ def prepare(replay: Replay, script: Script) -> None:
         sizes = integrations.sizes_by_width(width)
         known |= dict(zip(integrations.BY_WIDTH, sizes, strict=True))
     if script.optimizer == "dummy":
+        if script.rate_is_default and is_auto(config, paths.LEARNING_RATE):
+            replay.record(paths.LEARNING_RATE, "DummyOptim's default", Source.DEFAULT)
         known[paths.LEARNING_RATE] = script.learning_rate
         known[paths.OPTIMIZER_PARAMS / "weight_decay"] = script.weight_decay
     if script.scheduler == "dummy" and not script.scheduler_is_callable:
@@ -178,7 +181,8 @@ def prepare(replay: Replay, script: Script) -> None:
     _fill_all(replay, config, known, KeyPath())
     if script.sequence_parallel > 1:
         ranks = script.processes // script.sequence_parallel
-        config["train_batch_size"] = config[MICRO] * config[STEPS] * ranks
+        with errors_at(*paths.BATCH):
+            config["train_batch_size"] = config[MICRO] * config[STEPS] * ranks
         rule = "micro batch x accumulation x processes / sequence-parallel ranks"
         replay.record(
             paths.GLOBAL_BATCH, rule, Source.DERIVED, sequence_parallel=script.sequence_parallel
@@ -315,7 +319,8 @@ def _script(
     scheduler = runtime.scheduler or ("dummy" if "scheduler" in config else "none")
     rate = training.learning_rate if training else None
     optimizer = _OPTIMIZER.get(optimizer, "torch")
-    if optimizer == "dummy" and rate is None:
+    rate_is_default = optimizer == "dummy" and rate is None
+    if rate_is_default:
         rate = 0.001  # the default of DummyOptim, as its weight decay of 0
     return Script(
         processes=facts.world_size or 1,
@@ -333,6 +338,7 @@ def _script(
         split_batches=runtime.split_batches,
         smallest_batch=runtime.plugin.get("is_train_batch_min", True),
         sequence_parallel=facts.degrees.sequence,
+        rate_is_default=rate_is_default,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from dsconfig.facts.hf_attributes import has_expert_plan, tensor_plan
 from dsconfig.facts.naming import named
-from dsconfig.features.table import DEGREES, FAULTY_PLANS, STYLES
+from dsconfig.features.table import FAULTY_PLANS, STYLES
 from dsconfig.mesh import Degrees
 from dsconfig.runtimes.base import (
     ARGUMENTS,
@@ -79,8 +79,11 @@ _BLOCK = (
     "parallelism_config: {{parallelism_config_sp_size: {0[degree]}, "
     "parallelism_config_dp_shard_size: {0[data]}}}"
 )
-_ULYSSES_OF_ACCELERATE = Version(0, 18, 2)
+ULYSSES_OF_ACCELERATE = Version(0, 18, 2)
 """Checked by accelerate 1.15 (``_prepare_deepspeed``)."""
+_PIPELINE_MODULE = Support(
+    step=Instruction(SCRIPT, "PipelineModule(..., num_stages={0[degree]})"), stages=(0, 1)
+)
 _NO_PIPELINE = Support("it runs every layer on each rank and creates no PipelineModule")
 
 AUTOEP_FAMILIES: Final[Mapping[str, Version]] = {
@@ -138,14 +141,12 @@ TABLE: Mapping[str, Mapping[str, Support]] = {
         "sequence": Support(step=Instruction(SCRIPT, _ULYSSES), since=Version(0, 17, 0)),
         "tensor": _AUTOTP,
         "expert": _AUTOEP,
-        "pipeline": Support(
-            step=Instruction(SCRIPT, "PipelineModule(..., num_stages={0[degree]})"), stages=(0, 1)
-        ),
+        "pipeline": _PIPELINE_MODULE,
     },
     "transformers": {
         "sequence": Support(
             step=Instruction(ARGUMENTS, f"parallelism_config=ParallelismConfig({_SIZES})"),
-            since=_ULYSSES_OF_ACCELERATE,
+            since=ULYSSES_OF_ACCELERATE,
         ),
         "tensor": _AUTOTP_UNDER_ACCELERATE,
         "expert": _AUTOEP,
@@ -154,7 +155,7 @@ TABLE: Mapping[str, Mapping[str, Support]] = {
     "accelerate": {
         "sequence": Support(
             step=Instruction("the accelerate config", _BLOCK),
-            since=_ULYSSES_OF_ACCELERATE,
+            since=ULYSSES_OF_ACCELERATE,
         ),
         "tensor": _AUTOTP_UNDER_ACCELERATE,
         "expert": _AUTOEP,
@@ -167,7 +168,7 @@ TABLE: Mapping[str, Mapping[str, Support]] = {
         ),
         "tensor": Support(keys={paths.AUTOTP_SIZE.pointer: None}),
         "expert": Support(keys=_AUTOEP.keys),
-        "pipeline": Support(DEGREES["pipeline"].instead),
+        "pipeline": _PIPELINE_MODULE,
     },
 }
 
@@ -245,11 +246,13 @@ def not_executed(program: Runtime, degrees: Degrees) -> str:
         if reason:
             given = named(f"{axis}_parallel", degree)
             return f"{given} is not executed by {program.name}: {reason}"
-    if "expert" in used and len(used) > 1 and not program.runs_deepspeed:
-        return (
-            f"{named('expert_parallel', degrees.expert)} is not executed by {program.name}: it "
-            f"does not combine it with {named(f'{used[0]}_parallel')}"
-        )
+    for axis in ("expert", "pipeline"):
+        others = [each for each in used if each != axis]
+        if axis in used and others and not program.runs_deepspeed:
+            return (
+                f"{named(f'{axis}_parallel', getattr(degrees, axis))} is not executed by "
+                f"{program.name}: it does not combine it with {named(f'{others[0]}_parallel')}"
+            )
     return ""
 
 

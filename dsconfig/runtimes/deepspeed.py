@@ -82,7 +82,8 @@ class DeepSpeed(Runtime):
         if own is not None and own.is_own_at(self.version):
             outcome.config["optimizer"]["type"] = name.lower()
         with suppress(ReplayStop):  # the placeholders of a template have no batch
-            solve_batch(outcome, facts, mpu=self.mpu)
+            if not _is_elastic(outcome.config, self.version):
+                solve_batch(outcome, facts, mpu=self.mpu)
 
 
 def auto_handling(
@@ -161,6 +162,12 @@ def batch_failure(config: Mapping[str, Any], facts: Facts, *, mpu: bool) -> Fail
     if facts.world_size is None:
         return None
     return run_replay(dict(config), solve_batch, facts, mpu).failure
+
+
+def _is_elastic(config: Mapping[str, Any], version: Version) -> bool:
+    """Return whether ``elasticity`` decides the batch."""
+    enabled = value_at(config, paths.ROOT / "elasticity" / "enabled", False)
+    return enabled is True and version < Version(0, 19, 8)
 
 
 def solve_batch(outcome: Replay, facts: Facts, mpu: bool) -> None:

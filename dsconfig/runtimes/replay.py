@@ -32,7 +32,7 @@ class Failure(NamedTuple):
     """True if raised after parsing: during initialization or in a step."""
     launch_keys: tuple[str, ...] = ()
     """Dotted keys of the accelerate config that cause it."""
-    help: str = "fix the key, or train with the output of `dsconfig resolve --runtime dsengine`"
+    help: str = "write a value that the program accepts"
     parts: tuple[str, ...] = ()
     """The part of the message about each of ``paths``, if the program lists several errors."""
 

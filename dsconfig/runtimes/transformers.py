@@ -381,9 +381,14 @@ def trainer(replay: Replay, facts: Facts, runtime: Transformers) -> None:
         set_mixed_precision(replay, mixed, rocm=rocm)
         if args.are_given and args.mixed_precision is None:
             _remark_launched_precision(replay, mixed)
-    if args.values["auto_find_batch_size"] and stage_of(replay.config) == 3:
+    release = Version.parse(facts.releases.get("transformers", Transformers.release))
+    is_checked = release >= Version(4, 38, 0)
+    if args.values["auto_find_batch_size"] and stage_of(replay.config) == 3 and is_checked:
         message = "auto_find_batch_size cannot be used with ZeRO stage 3"
-        raise ReplayStop("ValueError", message, paths.STAGE, late=True)
+        help = "delete auto_find_batch_size from the arguments, or use stage 2"
+        raise ReplayStop("ValueError", message, paths.STAGE, late=True, help=help)
+    if facts.companions.frozen_copies:
+        _start_reference_model(replay.config, runtime.version)
     fill.finalize(args, facts.named_model)
     with errors_at(paths.AUTOTP_SIZE):
         _ = replay.config.get("tensor_parallel", {}).get("autotp_size", 1) > 1
@@ -407,6 +412,7 @@ def trainer(replay: Replay, facts: Facts, runtime: Transformers) -> None:
             learning_rate=0.001,
             weight_decay=0,
             scheduled_lr=0.001 if has_optimizer else args.values["learning_rate"],
+            sequence_parallel=facts.degrees.sequence,
         ),
     )
     clipping = catalogue.key("gradient_clipping")
@@ -414,6 +420,20 @@ def trainer(replay: Replay, facts: Facts, runtime: Transformers) -> None:
     if args.values["max_grad_norm"] != 1.0 or "max_grad_norm" in facts.arguments:
         _remark_clipping(replay, args.values["max_grad_norm"], clips_at)
     after_trainer(replay, args, mixed, is_plugin_first=runtime.through_accelerate)
+
+
+def _start_reference_model(config: dict[str, Any], version: Version) -> None:
+    """Raise what DeepSpeed raises for the engine of a reference model, which trainers of
+    preferences start with the same config before the Trainer knows the number of steps."""
+    is_scheduled = "optimizer" in config and "scheduler" in config
+    for path in (paths.WARMUP_STEPS, paths.TOTAL_STEPS):
+        if is_scheduled and value(config, path) == AUTO:
+            kind = "ValueError" if version >= Version(0, 19, 3) else "TypeError"
+            message = (
+                f'{path.name} is still "auto" when DeepSpeed is started for the reference model'
+            )
+            help = "delete the scheduler block: lr_scheduler_type then decides the schedule"
+            raise ReplayStop(kind, message, path, late=True, help=help)
 
 
 def _remark_launched_precision(replay: Replay, mixed: str) -> None:

@@ -69,6 +69,23 @@ class TrainerOptimizer(NamedTuple):
         """Return the name with its class."""
         return f"{self.kind.name} (optim={self.name})"
 
+    @property
+    def on_host(self) -> "TrainerOptimizer":
+        """What accelerate replaces it by if its states are offloaded
+        (``map_pytorch_optim_to_deepspeed`` of 1.15)."""
+        kind = _ON_HOST.get(self.kind.name, "DeepSpeedCPUAdam")
+        return self._replace(kind=OPTIMIZER_CLASSES[kind], params={})
+
+
+_ON_HOST: Mapping[str, str] = {
+    "torch.Adagrad": "DeepSpeedCPUAdagrad",
+    "Lion32bit": "DeepSpeedCPULion",
+    "PagedLion": "DeepSpeedCPULion",
+}
+ADAMW_ON_HOST = frozenset(("torch.AdamW", "PagedAdamW"))
+KEPT_ON_HOST = ADAMW_ON_HOST | _ON_HOST.keys()
+"""Classes of which accelerate uses DeepSpeed's variant if their states are offloaded."""
+
 
 def trainer_optimizer(arguments: Mapping[str, Any]) -> TrainerOptimizer | None:
     """Return the optimizer of these TrainingArguments; None if ``optim`` is missing or unknown."""

@@ -35,6 +35,8 @@ YAMLS = {
     "fsdp.yaml": "{distributed_type: FSDP, num_processes: 8, fsdp_config: {}}",
     "two.yaml": "{distributed_type: DEEPSPEED, num_processes: 16, num_machines: 2, "
     "deepspeed_config: {zero_stage: 2}}",
+    "sft.yaml": "{model_name_or_path: a/b, stage: sft, deepspeed: ds.json, output_dir: o}",
+    "lora.yaml": "{model_name_or_path: a/b, stage: sft, output_dir: o}",
     "odd.yaml": "{distributed_type: DEEPSPEED, num_processes: 7, num_machines: 2, "
     "deepspeed_config: {zero_stage: 2, deepspeed_multinode_launcher: standard}}",
 }
@@ -72,6 +74,10 @@ FOUND = [
     (f"accelerate launch --config_file ddp.yaml {TRAIN.removesuffix(' --bf16')}", "DSC716"),
     (f"accelerate launch --config_file two.yaml train.py {ARGS}", "DSC705"),
     (f"accelerate launch --config_file odd.yaml train.py {ARGS}", "DSC705"),
+    (f"deepspeed --include localhost:0,1 --num_gpus 2 {TRAIN}", "DSC717"),
+    (f"deepspeed --include a --exclude b {TRAIN}", "DSC717"),
+    ("FORCE_TORCHRUN=1 llamafactory-cli train sft.yaml --learning_rate 1e-4", "DSC717"),
+    ("CUDA_VISIBLE_DEVICES=0 llamafactory-cli train sft.yaml", "DSC717"),
 ]
 NODES = "N=$(scontrol show hostnames | wc -l)\n"
 ON_PURPOSE = [
@@ -96,8 +102,12 @@ ON_PURPOSE = [
     f"#SBATCH --gres=gpu:8\ntorchrun --nproc_per_node 4 {TRAIN}",
     f'ARGS="--learning_rate 1e-4"\ndeepspeed --num_gpus 2 {TRAIN} $ARGS --learning_rate 1e-5',
     "NPROC_PER_NODE=2 CUDA_VISIBLE_DEVICES=0,1 swift sft --model a/b --deepspeed zero3",
+    "CUDA_VISIBLE_DEVICES=0,1 llamafactory-cli train sft.yaml learning_rate=1e-4",
+    "FORCE_TORCHRUN=1 CUDA_VISIBLE_DEVICES=0 llamafactory-cli train sft.yaml",
+    "CUDA_VISIBLE_DEVICES=0 llamafactory-cli train lora.yaml",
+    "llamafactory-cli train --stage sft --deepspeed ds.json --learning_rate 1e-4",
 ]
-CODES = frozenset(("DSC703", "DSC704", "DSC705", *(f"DSC71{number}" for number in range(7))))
+CODES = frozenset(("DSC703", "DSC704", "DSC705", *(f"DSC71{number}" for number in range(8))))
 
 
 @pytest.fixture
@@ -194,3 +204,44 @@ def test_dict_in_code_replaces_the_file_of_the_launcher(folder: Path) -> None:
     (folder / "run.sh").write_text("accelerate launch --config_file named.yaml train.py\n")
     result = dsconfig.resolve("run.sh", runtime="transformers")
     assert result.config["zero_optimization"]["stage"] == 3
+
+
+TP_CONFIGS = {"plain.json": {}, "tp.json": {"tensor_parallel": {"autotp_size": 2}}}
+SWIFT = "NPROC_PER_NODE=8 swift sft --model a/b --deepspeed_autotp_size 4 --deepspeed"
+AXOLOTL = "base_model: a/b\nmicro_batch_size: 1\ntensor_parallel_size: 4\ndatasets: [{path: d}]"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "size", "message"),
+    [
+        ("run.sh", f"{SWIFT} plain.json", 4, None),
+        ("run.sh", f"{SWIFT} tp.json", 4, "is 2, but ms-swift writes 4 (run.sh:1)"),
+        ("ax.yml", f"{AXOLOTL}\ndeepspeed: plain.json", 4, None),
+        (
+            "ax.yml",
+            f"{AXOLOTL}\ndeepspeed: tp.json",
+            2,
+            "axolotl divides the batch by 4 (ax.yml:3)",
+        ),
+    ],
+)
+def test_program_writes_into_its_config(
+    folder: Path, file: str, text: str, size: int, message: str | None
+) -> None:
+    for name, config in TP_CONFIGS.items():
+        (folder / name).write_text(json.dumps({**CONFIGS["ds.json"], **config}))
+    (folder / file).write_text(f"{text}\n")
+    found = [each.message for each in opening.read(file).diagnostics if each.code == "DSC714"]
+    assert [message in each for each in found if message] == [True] * (message is not None)
+    resolved = dsconfig.resolve(file, dsconfig.gather(gpus=8), runtime="transformers")
+    assert resolved.config["tensor_parallel"] == {"autotp_size": size}
+
+
+@pytest.mark.parametrize(("release", "count"), [("1.4.0", 1), ("1.5.0", 0)])
+def test_yaml_replaces_options_of_early_accelerate(folder: Path, release: str, count: int) -> None:
+    (folder / "run.sh").write_text(
+        f"accelerate launch --config_file block.yaml --zero_stage 3 train.py {ARGS}\n"
+    )
+    facts = dsconfig.gather(releases={"accelerate": release})
+    found = dsconfig.validate(opening.read("run.sh"), facts, runtime="transformers").diagnostics
+    assert sum("--zero_stage is 3" in each.message for each in found) == count

@@ -91,8 +91,10 @@ def test_each_trainer_mismatch_is_reported():
         MICRO_BATCH,
         GRADIENT_CLIPPING,
     }
-    (found,) = resolution.refusals
-    assert found.code == "DSC703" and "raises a ValueError" in found.message and found.late
+    found = {each.code: each for each in resolution.refusals}
+    assert found.keys() == {"DSC703", "DSC704"}
+    assert "raises a ValueError" in found["DSC703"].message and found["DSC703"].late
+    assert "gradient_clipping=5" in found["DSC704"].message
 
 
 def test_trainer_requires_model():

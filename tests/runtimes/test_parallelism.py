@@ -108,7 +108,11 @@ def stops(module: Any, sizes: dict[str, int], processes: int) -> bool:
     return config.data_parallel_size * config.sp_size != processes
 
 
-CONFIG = {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
+CONFIG = {
+    "train_micro_batch_size_per_gpu": "auto",
+    "train_batch_size": "auto",
+    "zero_optimization": {"stage": 2},
+}
 ARGUMENTS = """output_dir: out
 model_init_kwargs:
   distributed_config:

@@ -11,7 +11,7 @@ import pytest
 import dsconfig
 from dsconfig import Facts, ModelTree, Status
 from dsconfig.cost.optimizers import optimizer_cost
-from dsconfig.planner.coverage import coverage, rule_of
+from dsconfig.planner.coverage.cover import coverage, rule_of
 from dsconfig.runtimes.built import arguments_of, optimizer_built
 from dsconfig.runtimes.deepspeed import deepspeed
 from dsconfig.runtimes.effective import Named, effective

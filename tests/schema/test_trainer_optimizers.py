@@ -156,7 +156,7 @@ def test_init_leaves_the_optimizer_to_the_trainer(tmp_path: Path) -> None:
         "--gpus",
         "2",
         "--device",
-        "rtx-4090",
+        "a100-80gb",
         "--host-memory",
         "256GB",
     ]

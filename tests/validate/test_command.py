@@ -210,7 +210,7 @@ def test_config_named_by_several_files_is_reported_once(run: Run) -> None:
 def test_specified_releases_are_printed(run: Run) -> None:
     put("ds.json", GOOD)
     heading = run("ds.json", "--with", "transformers==4.48.0", "--runtime", "transformers").err
-    assert "with known bugs of transformers 4.48.0" in " ".join(heading.split())
+    assert "checked for known bugs of transformers 4.48.0" in " ".join(heading.split())
     alone = run("ds.json", "--with", "transformers==4.48.0", "--runtime", "deepspeed").err
     assert "known bugs" not in " ".join(alone.split())
 
