@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dsconfig import features as features
     from dsconfig import hostfile as hostfile
     from dsconfig import launch_env as launch_env
+    from dsconfig import pipelines as pipelines
     from dsconfig import tiles as tiles
     from dsconfig.api import capabilities as capabilities
     from dsconfig.api import complete as complete
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from dsconfig.facts import architecture_of as architecture_of
     from dsconfig.facts import gather as gather
     from dsconfig.facts.inputs import FactError as FactError
+    from dsconfig.facts.stages import join_stages as join_stages
     from dsconfig.failures.diagnosis import Diagnosis as Diagnosis
     from dsconfig.failures.diagnosis import Failure as Failure
     from dsconfig.features.table import Capability as Capability
@@ -71,10 +73,10 @@ if TYPE_CHECKING:
     from dsconfig.mesh import Mesh as Mesh
     from dsconfig.mesh import nearest_degree as nearest_degree
     from dsconfig.planner.build import PlanError as PlanError
+    from dsconfig.planner.pipeline import refused_in_pipeline as refused_in_pipeline
     from dsconfig.planner.plan import Coverage as Coverage
     from dsconfig.planner.plan import Plan as Plan
     from dsconfig.planner.plan import PlannedStage as PlannedStage
-    from dsconfig.planner.plan import PlannedUnit as PlannedUnit
     from dsconfig.report import Diagnostic as Diagnostic
     from dsconfig.report import Effect as Effect
     from dsconfig.report import Report as Report
@@ -89,6 +91,7 @@ if TYPE_CHECKING:
     from dsconfig.schema.optimizers import OPTIMIZERS as OPTIMIZERS
     from dsconfig.schema.optimizers import optimizer_type as optimizer_type
     from dsconfig.source import Document as Document
+    from dsconfig.unit_schedule import PlannedUnit as PlannedUnit
 
 __version__ = "0.1.0"
 
@@ -108,7 +111,7 @@ _TYPES = (
 
 
 _UNLISTED = {
-    *("__version__", "features", "hostfile", "launch_env", "nearest_degree", "packed_layout"),
-    *("terminal_text", "tiles"),
+    *("__version__", "features", "hostfile", "join_stages", "launch_env", "nearest_degree"),
+    *("packed_layout", "pipelines", "refused_in_pipeline", "terminal_text", "tiles"),
 }
 """Public for the engine."""

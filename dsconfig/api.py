@@ -132,9 +132,10 @@ def capabilities(kind: Kind) -> Table:
 
     ``kind``: "key" (of a config), "degree" (of parallelism), "style" (of a tensor-parallel plan),
     "optimizer", "feature", and what DeepSpeed has but dsengine does not: "name" (below
-    ``deepspeed``), "attribute" (of its engine), "flag" (of its launcher). Each has one or more
-    cases with ``status``, ``reason``, ``instead`` (the alternative) and ``condition``, "" for none;
-    the first whose condition holds decides. Raises ValueError for an unknown kind.
+    ``deepspeed``), "attribute" (of its engine), "parameter" (attributes of its parameters), "flag"
+    (of its launcher). Each has one or more cases with ``status``, ``reason``, ``instead`` (the
+    alternative) and ``condition``, "" for none; the first whose condition holds decides. Raises
+    ValueError for an unknown kind.
     """
     return capability_table.capabilities(kind)
 

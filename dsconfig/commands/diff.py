@@ -28,6 +28,7 @@ with lazy_imports():
 if TYPE_CHECKING:
     from dsconfig.comparison.differences import Change
     from dsconfig.comparison.upgrades import UpgradeChange
+    from dsconfig.runtimes.base import Runtime
     from dsconfig.schema.version import Version
     from dsconfig.source import Document
 
@@ -74,9 +75,10 @@ def diff(
 ) -> None:
     """Compare configs by meaning: with defaults, aliases and renames resolved.
 
-    With two files, print the differences in meaning. With one file and --from-version, print what
-    the upgrade of DeepSpeed changes for it; --pin writes a config that keeps its meaning, and
-    prints to stderr what cannot be kept.
+    With two files, print the differences in meaning; if the facts of the run are known, what "auto"
+    becomes is compared. With one file and --from-version, print what the upgrade of DeepSpeed
+    changes for it; --pin writes a config that keeps its meaning, and prints to stderr what cannot
+    be kept.
 
     --output-format markdown writes a comment for a pull request: what the change does to training,
     memory and step time. Model and GPUs come from flags or the project file.
@@ -89,9 +91,9 @@ def diff(
         raise UsageError("--pin requires one file and --from-version")
     if output is not None and not pin:
         raise UsageError("-o requires --pin")
-    if request.stated and output_format != options.MARKDOWN:
+    if request.stated and b is None and output_format != options.MARKDOWN:
         named = ", ".join(map(flag_of, request.stated))
-        raise UsageError(f"{named}: only with --output-format markdown, which estimates the run")
+        raise UsageError(f"{named}: only with two files, or with --output-format markdown")
     before = inference.release_of(from_version, option="--from-version")
     if to_version is not None:
         inference.release_of(to_version, option="--to-version")
@@ -108,7 +110,13 @@ def diff(
         )
         after = target.runtime.version
         was = after if from_version is None else before
-        changes = differences.between_configs(mapping, _mapping(second), was, after)
+        old, new = mapping, _mapping(second)
+        if output_format != options.MARKDOWN:
+            filled_old = _filled(first, origin.runtime, a, request)
+            filled_new = _filled(second, target.runtime, b, request)
+            if filled_old is not None and filled_new is not None:
+                old, new = filled_old, filled_new
+        changes = differences.between_configs(old, new, was, after)
     else:
         second = first
         origin = inference.target_program(runtime, str(before), document=first, source=a)
@@ -185,6 +193,25 @@ def _mapping(document: "Document") -> dict[str, Any]:
         reason = errors[0].message if errors else "it is not an object"
         raise UsageError(f"{document.name} cannot be compared: {reason}")
     return value
+
+
+def _filled(
+    document: "Document", program: "Runtime", file: str, request: FactsRequest
+) -> dict[str, Any] | None:
+    """Return a config with what "auto" becomes; None if no facts are known, or it is refused."""
+    if not request.stated and not document.container:
+        return None
+    facts = options.completed(options.facts_from(request, file), document)
+    result = examination.resolution(document, facts, program)
+    missing = examination.missing_facts(result)
+    if missing and not request.stated:
+        return None
+    if missing:
+        raise UsageError(f"{document.name}: {'; '.join(missing)}")
+    if result.refusals:
+        note(f"note: the files are compared as written: {result.refusals[0].message}")
+        return None
+    return result.config
 
 
 def as_text(changes: Iterable["Change | UpgradeChange"]) -> str:

@@ -281,7 +281,7 @@ def _host_fixes(result: Result) -> tuple[str, ...]:
     """Return settings with which offloaded states fit the host memory, if they do not fit now."""
     option, facts, effective = result.option, result.facts, result.effective
     available = facts.host.usable_bytes if facts.host is not None else None
-    if effective is None or available is None or option.host.bytes <= available:
+    if effective is None or available is None or option.host.peak_bytes <= available:
         return ()
     program = result.program.runtime
     return tuple(host_memory_fixes.ways_to_fit(effective, facts, available, program=program))

@@ -163,7 +163,7 @@ def prepared(
         remedy = file_kinds.PLAN.help.replace("FILE", source)
         raise UsageError(f"{document.name}: this is a plan, not a config; {remedy}")
     used = opening.used(document, facts)
-    if used is not document:
+    if used.name != document.name:
         note(
             f"{source} names {document.name}, but TrainingArguments name {used.name}, which the "
             "Trainer uses"

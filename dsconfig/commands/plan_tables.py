@@ -11,10 +11,11 @@ from dsconfig.cost.estimate import TierMemory
 from dsconfig.cost.fit import host_or_disk_shortfall
 from dsconfig.facts import Facts
 from dsconfig.mesh import Mesh
-from dsconfig.planner.plan import Plan, PlannedUnit, Status
+from dsconfig.planner.plan import Plan, Status
 from dsconfig.project.verdict import Requirement, sentence
 from dsconfig.report.sizes import counted, size
 from dsconfig.runtimes.effective import Tier
+from dsconfig.unit_schedule import PlannedUnit
 
 WIDEST_NAME = 14
 """Columns of the names of decisions."""

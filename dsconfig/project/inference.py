@@ -70,7 +70,7 @@ class TargetProgram(NamedTuple):
             remarks = [f"inferred from {self.inferred_from}"]
         remarks += self.newer
         if self.checked_releases:
-            remarks.append(f"with known bugs of {' and '.join(self.checked_releases)}")
+            remarks.append(f"checked for known bugs of {' and '.join(self.checked_releases)}")
         if self.inferred_from:
             remarks.append(f"override with {named('runtime')}")
         detail = f" ({'; '.join(remarks)})" if remarks else ""

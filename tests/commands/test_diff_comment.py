@@ -92,9 +92,22 @@ def test_upgrade_of_deepspeed_is_a_comment_too(tmp_path: Path) -> None:
     assert "DeepSpeed 0.9.0 \u2192 DeepSpeed 0.19.8" in done.stdout
 
 
-def test_facts_require_the_format_that_uses_them(tmp_path: Path) -> None:
-    for name in ("a.json", "b.json"):
-        (tmp_path / name).write_text(json.dumps(CONFIG))
-    done = run("diff", "a.json", "b.json", "--gpus", 8, cwd=tmp_path)
+def test_facts_decide_auto_before_two_files_are_compared(tmp_path: Path) -> None:
+    config = {**CONFIG, "bf16": {"enabled": "auto"}, "gradient_accumulation_steps": "auto"}
+    auto = {**config, "train_micro_batch_size_per_gpu": "auto", "train_batch_size": "auto"}
+    written = {**auto, "train_micro_batch_size_per_gpu": 4}
+    for name, config in (("a.json", auto), ("b.json", written)):
+        (tmp_path / name).write_text(json.dumps(config))
+    flags = ("--runtime", "transformers", "--gpus", 8)
+    done = run("diff", "a.json", "b.json", *flags, "--micro-batch", 4, cwd=tmp_path)
+    assert "no differences" in done.stdout
+    done = run("diff", "a.json", "b.json", *flags, "--micro-batch", 2, cwd=tmp_path)
+    assert done.returncode == 1
+    assert '"auto" -> 4' in done.stdout and "compared as written" in done.stderr
+
+
+def test_facts_require_two_files_or_the_comment(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(CONFIG))
+    done = run("diff", "a.json", "--from-version", "0.9.0", "--gpus", 8, cwd=tmp_path)
     assert done.returncode == 2
-    assert "--gpus: only with --output-format markdown" in done.stderr
+    assert "--gpus: only with two files, or with --output-format markdown" in done.stderr

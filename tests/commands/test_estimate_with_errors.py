@@ -73,7 +73,7 @@ def test_conflicting_value_is_replaced_by_that_of_the_program(
 def test_fixes_for_host_memory_are_printed(tmp_path: Path) -> None:
     done = estimate(tmp_path, OFFLOADED, *LARGE, "--runtime", "deepspeed")
     fixes = done.stdout.partition("To fit the host memory:")[2]
-    for fix in ("offload_optimizer.device to nvme", "offload_optimizer.ratio", "3 nodes"):
+    for fix in ("offload_optimizer.ratio", "3 nodes"):
         assert fix in fixes
     assert "LoRA" in done.stdout
 

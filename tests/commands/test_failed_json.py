@@ -77,7 +77,7 @@ def test_unreadable_file_has_no_inferred_program(tmp_path: Path) -> None:
     [
         (
             ("--gpus", 8, "--pipeline-parallel", 2),
-            "not executed by dsengine: use zero_optimization.stage 3",
+            "set zero_optimization.stage to 1",
         ),
         (("--gpus", 8, "--set", "zero_optimization.mics_shard_size=3"), "does not divide"),
         ((), "the batch is not determined: specify --gpus"),

@@ -16,10 +16,16 @@ ENGINE = ROOT / "engine" / "dsengine"
 UNSUPPORTED = re.compile(
     r"\b(?:not|never) (?:yet )?(?:supported|implemented|executed)\b|\bunsupported\b"
     r"|\b(?:do(?:es)? not|do(?:es)?n't|cannot|can't) (?:support|implement|execute)\b"
-    r"|\bno support\b|\bdsengine (?:has no|lacks|does not|cannot use)\b",
+    r"|\bno support\b|\bdsengine (?:has no|have no|lacks|does not|cannot use)\b"
+    r"|\bcannot (?:be )?"
+    r"(?:accumulat|divid|merg|offload|quantiz|shard|simulat|split|updat)(?:e|ed)?\b"
+    r"|\b(?:is|are) not (?:divided|offloaded|sharded|simulated|split)\b",
     re.IGNORECASE,
 )
 ALLOWED = {
+    "cannot be divided (": "the conversion of one family of transformers",
+    "cannot be divided over": "a number that does not divide another",
+    "cannot be merged into the weights": "an adapter that peft cannot merge either",
     "does not support amsgrad": "DeepSpeed's own class refuses the argument too",
     "reentry is unsupported": "DeepSpeed's message",
     "which ZeRO does not support": "files that DeepSpeed would read",
@@ -67,6 +73,9 @@ def test_engine_repeats_no_statement_of_the_table() -> None:
         ("raise ValueError('pipelines are not supported: use stage 3')", True),
         ("raise ValueError(f'{name} is not ' f'supported by {x}')", True),
         ("message = 'dsengine does not implement it'", True),
+        ("message = f'parameters of dsengine have no {name}: {instead}'", True),
+        ("message = f'{kind} cannot be offloaded: its update is not elementwise'", True),
+        ("message = 'a weight that ranks cannot split'", True),
         ('def f():\n    """Not supported."""', False),
         ("# not supported\nx = 'supported'", False),
     ],

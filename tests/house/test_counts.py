@@ -11,14 +11,17 @@ SOURCES = ("dsconfig", "engine/dsengine")
 
 LIMITS = {
     # Lower a number when the count falls. Raise one only with the reason in a comment above it.
+    # Pipelines: schedules, PipelineModule, messages, execution, names below deepspeed.pipe.
     # Files that people launch: shells and Python read statically, facts with origins. Pairs of
     # remedies and changes that are checked; towers of multimodal models. Logs: memory that grows
     # over a run, the releases that contain the line that stopped it. What a script passes to its
     # launcher, and contradictions between what starts a run. One table of what the engine supports.
-    "product files": 650,
-    "product code lines": 68_522,
+    # What a plan decides about shards; the types of the arguments of initialize. Pipelines, and
+    # the refusal of layers, stages and attributes that they would ignore.
+    "product files": 666,
+    "product code lines": 70_774,
     # 15 dialects of launched programs, their defaults and cases; pages of rules.
-    "tracked files": 2_442,
+    "tracked files": 2_475,
 }
 
 
