@@ -29,11 +29,6 @@ def _ranks(config: Context) -> float | None:
     return known
 
 
-def is_elastic(config: Context) -> bool:
-    """Return whether `elasticity` decides the batch, which releases before 0.19.8 do."""
-    return config.switch("elasticity", "enabled") and not config.since("0.19.8")
-
-
 @refusal("DSC201")
 def batch_missing(config: Context) -> Iterator[Finding]:
     """Neither `train_batch_size` nor `train_micro_batch_size_per_gpu` is set
@@ -45,7 +40,7 @@ def batch_missing(config: Context) -> Iterator[Finding]:
     bad: {"gradient_accumulation_steps": 4}
     good: {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}
     """
-    if config.get(GLOBAL) is None and config.get(MICRO) is None and not is_elastic(config):
+    if config.get(GLOBAL) is None and config.get(MICRO) is None and not config.is_elastic:
         yield Finding(
             path=ROOT,
             message=f"neither {GLOBAL} nor {MICRO} is set: DeepSpeed rejects the config",
@@ -90,7 +85,7 @@ def batch_mismatch(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 3}
     good: {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4}
     """
-    if is_elastic(config):
+    if config.is_elastic:
         return
     values: list[Any] = [config.get(key) for key in KEYS]
     is_open = AUTO in values

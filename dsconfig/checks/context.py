@@ -61,7 +61,7 @@ class Context(ConfigView):
         self.runtimes = runtimes
         self._compared = 0
         self.refused: set[str] = set()
-        """Whether an earlier rule reported an error."""
+        """Pointers at which earlier rules found what stops the program."""
         self.replays: list[Replay | None] = []
         """What the program makes of the config, once it was replayed."""
 
@@ -162,7 +162,7 @@ class Context(ConfigView):
 
     @property
     def is_refused(self) -> bool:
-        """Whether an earlier rule found what stops the program; ``refused`` has the pointers."""
+        """Whether an earlier rule found what stops the program."""
         return bool(self.refused)
 
     def is_refused_by_name(self, path: KeyPath) -> bool:

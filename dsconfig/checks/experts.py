@@ -8,7 +8,7 @@ from dsconfig.checks.registry import MODEL, refusal, rule
 from dsconfig.checks.rule import AT_INIT, Finding, fills_auto, reaches_deepspeed
 from dsconfig.checks.values import VALUE_KINDS
 from dsconfig.report import Effect
-from dsconfig.runtimes.accelerate import Accelerate
+from dsconfig.runtimes.accelerate import release_used
 from dsconfig.schema import paths
 from dsconfig.schema.version import Version
 from dsconfig.source import plugin_settings
@@ -145,10 +145,8 @@ def moe_at_stage_3(config: Context) -> Iterator[Finding]:
     if config.stage != 3 or model is None or model.architecture is None:
         return
     known = config.since("0.18.0") and model.architecture.family in LEAVES_KNOWN
-    named = config.has(*paths.ZERO, "leaf_module")
-    by_launcher = plugin_settings.block_of(config.facts.launch).get(MOE_LAYERS)
-    if by_launcher and _reads_moe_layers(config):
-        return
+    launched = plugin_settings.block_of(config.facts.launch).get(MOE_LAYERS)
+    named = config.has(*paths.ZERO, "leaf_module") or (launched and _reads_moe_layers(config))
     if (model.architecture.experts or 0) > 1 and not known and not named:
         yield Finding(
             path=paths.ZERO,
@@ -160,12 +158,12 @@ def moe_at_stage_3(config: Context) -> Iterator[Finding]:
 
 
 MOE_LAYERS = "deepspeed_moe_layer_cls_names"
-"""Setting of accelerate for leaf modules, since 0.30.0."""
+READS_MOE = Version(0, 30, 0)
+"""Setting of accelerate for leaf modules, and its first release that reads it."""
 
 
 def _reads_moe_layers(config: Context) -> bool:
-    release = config.facts.releases.get("accelerate", Accelerate.release)
-    return any(map(fills_auto, config.runtimes)) and Version.parse(release) >= Version(0, 30, 0)
+    return any(map(fills_auto, config.runtimes)) and release_used(config.facts) >= READS_MOE
 
 
 def _to_name_leaves(config: Context) -> str:

@@ -9,7 +9,7 @@ from dsconfig.checks.rule import Finding
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import Runtime
-from dsconfig.schema.paths import ROOT
+from dsconfig.schema.paths import ROOT, ZERO
 from dsconfig.source.plugin_settings import SETTING_OF_KEY
 
 with lazy_imports():
@@ -68,8 +68,8 @@ def zero_block_missing(config: Context) -> Iterator[Finding]:
     if config.has("zero_optimization"):
         return
     alone = all(_wants_zero(runtime) for runtime in config.runtimes)
-    zero = ("zero_optimization",)
-    misspelled = next((key for key in config.as_written if config.closest(key, zero)), None)
+    unknown = (key for key in config.as_written if config.is_unknown(ROOT / key))
+    misspelled = next((key for key in unknown if config.closest(key, ZERO)), None)
     yield Finding(
         path=ROOT,
         message="zero_optimization is missing: accelerate fails before training",

@@ -9,7 +9,7 @@ from dsconfig.checks.registry import EMBEDDED_IN_YAML, rule
 from dsconfig.checks.rule import Finding, fills_auto, fills_auto_for_script
 from dsconfig.facts import embedded_facts, yaml_text
 from dsconfig.report import Effect
-from dsconfig.runtimes.accelerate import Accelerate
+from dsconfig.runtimes.accelerate import release_used
 from dsconfig.runtimes.base import AUTO
 from dsconfig.schema.key_index import paths_of
 from dsconfig.schema.paths import ROOT
@@ -92,7 +92,7 @@ def _invalid_settings(config: Context, launch: Mapping[str, Any]) -> Iterator[Fi
     options = config.facts.launch_options
     if plugin_settings.uses_deepspeed(launch, options):
         yield from _several_machines(config, {**launch, **options})
-    release = Version.parse(config.facts.releases.get("accelerate", Accelerate.release))
+    release = release_used(config.facts)
     yield from _unneeded(config, launch, release)
     if release < OPTIONS_WIN:
         written = config.document.launcher.settings or launch

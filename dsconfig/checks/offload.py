@@ -12,7 +12,7 @@ from dsconfig.checks.rule import (
     reads_training_arguments,
 )
 from dsconfig.report import Effect
-from dsconfig.runtimes.accelerate import Accelerate
+from dsconfig.runtimes.accelerate import release_used
 from dsconfig.schema.optimizers import OPTIMIZER_CLASSES
 from dsconfig.schema.paths import AIO, OFFLOAD_OPTIMIZER, OPTIMIZER_DEVICE, OPTIMIZER_PARAMS, ZERO
 from dsconfig.schema.trainer_optimizers import ADAMW_ON_HOST, KEPT_ON_HOST, trainer_optimizer
@@ -303,8 +303,7 @@ def optimizer_replaced_under_offload(config: Context) -> Iterator[Finding]:
     built = trainer_optimizer(config.facts.arguments)
     offloaded = config.offload("offload_optimizer") != "none" and config.stage > 0
     is_kept = config.get("zero_force_ds_cpu_optimizer") is False or config.has("optimizer")
-    release = Version.parse(config.facts.releases.get("accelerate", Accelerate.release))
-    maps = release >= Version(1, 2, 0)
+    maps = release_used(config.facts) >= Version(1, 2, 0)
     kept = KEPT_ON_HOST if maps else ADAMW_ON_HOST
     if built is None or not offloaded or is_kept or built.kind.name in kept:
         return

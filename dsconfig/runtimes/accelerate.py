@@ -111,6 +111,11 @@ class Accelerate(Runtime):
         return run_replay(config, run, facts, self)
 
 
+def release_used(facts: Facts) -> Version:
+    """Return the release of accelerate: as specified, or the newest supported."""
+    return Version.parse(facts.releases.get("accelerate", Accelerate.release))
+
+
 _MIXED = {"fp16": "fp16", "bf16": "bf16", "fp32": "no"}
 _OPTIMIZER = {"dummy": "dummy", "DummyOptim": "dummy", "none": None}
 _SCHEDULER = {"dummy": "dummy", "DummyScheduler": "dummy", "none": None}

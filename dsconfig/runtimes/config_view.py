@@ -153,6 +153,13 @@ class ConfigView:
         """Return a switch; off if the file does not have the block, regardless of its default."""
         return (not path.parent or self.is_set(path.parent)) and _switch(self.value(path))
 
+    @property
+    def is_elastic(self) -> bool:
+        """Whether ``elasticity`` decides the batch, in the releases that read it."""
+        known = find(ROOT / "elasticity")
+        is_read = known is not None and known.read_at(self.version)
+        return is_read and self.flag(ROOT / "elasticity" / "enabled")
+
     def count(self, path: KeyPath) -> int | None:
         """Return an integer, or None."""
         return _count(self.value(path))

@@ -13,6 +13,7 @@ from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes import reading
 from dsconfig.runtimes.base import AUTO, AutoHandling, Instruction, Runtime
 from dsconfig.runtimes.capabilities import steps_of
+from dsconfig.runtimes.config_view import ConfigView
 from dsconfig.runtimes.reading import typed_block
 from dsconfig.runtimes.replay import (
     Failure,
@@ -82,7 +83,7 @@ class DeepSpeed(Runtime):
         if own is not None and own.is_own_at(self.version):
             outcome.config["optimizer"]["type"] = name.lower()
         with suppress(ReplayStop):  # the placeholders of a template have no batch
-            if not _is_elastic(outcome.config, self.version):
+            if not ConfigView(outcome.config, facts, self.version).is_elastic:
                 solve_batch(outcome, facts, mpu=self.mpu)
 
 
@@ -164,12 +165,6 @@ def batch_failure(config: Mapping[str, Any], facts: Facts, *, mpu: bool) -> Fail
     return run_replay(dict(config), solve_batch, facts, mpu).failure
 
 
-def _is_elastic(config: Mapping[str, Any], version: Version) -> bool:
-    """Return whether ``elasticity`` decides the batch."""
-    enabled = value_at(config, paths.ROOT / "elasticity" / "enabled", False)
-    return enabled is True and version < Version(0, 19, 8)
-
-
 def solve_batch(outcome: Replay, facts: Facts, mpu: bool) -> None:
     """Derive missing batch values as DeepSpeed does, in place: floats stay floats.
 
@@ -199,7 +194,8 @@ def solve_batch(outcome: Replay, facts: Facts, mpu: bool) -> None:
         if not solved.holds(ranks):
             total, micro, steps = solved
             message = f"{total} is not {micro} * {steps} * {ranks} (micro * accumulation * ranks)"
-            raise ReplayStop("AssertionError", message, *paths.BATCH)
+            help = "delete train_batch_size, which is then derived from the other two"
+            raise ReplayStop("AssertionError", message, *paths.BATCH, help=help)
     config.update(zip(batch.KEYS, solved, strict=True))
     for path in paths.BATCH:
         if path.name not in given.given:

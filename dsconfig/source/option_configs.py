@@ -160,6 +160,5 @@ def _of_verl(options: _Options, optim: _Options, every: _Options) -> BuiltConfig
     is_counted = type(each) is int and type(nodes) is int
     launch = {"gpus": each * nodes, "nodes": nodes} if is_counted else {}
     recomputes = get("gradient_checkpointing activation_checkpointing")
-    is_switch = isinstance(recomputes, bool)
-    arguments = {"gradient_checkpointing": recomputes} if is_switch else {}
+    arguments = {"gradient_checkpointing": recomputes} if isinstance(recomputes, bool) else {}
     return BuiltConfig("verl", options.config, options.pointers, arguments, launch)

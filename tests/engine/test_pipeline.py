@@ -176,7 +176,7 @@ REFUSED = {
     "mpu": "ArgumentError: initialize(mpu=...): a PipelineModule decides the groups of ranks",
     "number": "ValueError: num_micro_batches 0 is not a positive integer",
     "attribute": "AttributeError: engine.micro_batches of a pipeline follows from the config",
-    "scalar": "ValueError: the loss of a pipeline has to be a scalar tensor",
+    "scalar": "ValueError: the loss of a pipeline must be a scalar tensor",
     "other stages": "RuntimeError: num_stages (3) must divide the number of ranks (2)",
     "parts": "ValueError: rank 1 divides layers into stages at [0, 2, 4], rank 0 at [0, 2, 3]",
     "forward": "PipelineError: forward(): a pipeline runs forward, backward and step in the",

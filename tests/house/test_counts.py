@@ -11,13 +11,13 @@ SOURCES = ("dsconfig", "engine/dsengine")
 
 LIMITS = {
     # Lower a number when the count falls. Raise one only with the reason in a comment above it.
-    # Pipelines: schedules, PipelineModule, messages, execution, names below deepspeed.pipe.
+    # Pipelines: schedules, PipelineModule, messages, execution, names below deepspeed.pipe, and the
+    # refusal of layers, stages and attributes that they would ignore.
     # Files that people launch: shells and Python read statically, facts with origins. Pairs of
     # remedies and changes that are checked; towers of multimodal models. Logs: memory that grows
     # over a run, the releases that contain the line that stopped it. What a script passes to its
     # launcher, and contradictions between what starts a run. One table of what the engine supports.
-    # What a plan decides about shards; the types of the arguments of initialize. Pipelines, and
-    # the refusal of layers, stages and attributes that they would ignore.
+    # What a plan decides about shards; the types of the arguments of initialize.
     "product files": 666,
     "product code lines": 70_774,
     # 15 dialects of launched programs, their defaults and cases; pages of rules.

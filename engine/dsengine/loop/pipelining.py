@@ -201,7 +201,7 @@ class Pipeline:
         ``data_iter``: yields (inputs, labels) of one micro batch of this data-parallel rank, the
         same on the first and the last stage; it is kept for later calls. Each is a tensor or a
         tuple of tensors. Raises StopIteration if the data ends: with one stage, the step is dropped
-        and the next call begins it again; with several, the run has to be restarted.
+        and the next call begins it again; with several, the run must be restarted.
         """
         if not torch.is_grad_enabled():
             raise PipelineError("train_batch() requires gradients: use eval_batch() without them")
@@ -381,7 +381,7 @@ class Pipeline:
 
 
 _NO_SCALAR = (
-    "the loss of a pipeline has to be a scalar tensor: return one from loss_fn, or evaluate with "
+    "the loss of a pipeline must be a scalar tensor: return one from loss_fn, or evaluate with "
     "compute_loss=False"
 )
 

@@ -1,7 +1,7 @@
 """Activations and gradients exchanged between neighboring stages.
 
 [Note: forms] Inputs of a stage are a tensor or a tuple of them. Before its first outputs in a batch
-a stage sends their form: shapes, dtypes, and which require gradients. Later outputs have to have
+a stage sends their form: shapes, dtypes, and which require gradients. Later outputs must have
 the same, unless shapes are dynamic; then each form is sent. The gradients that come back have the
 shapes of the outputs that require them. Sends do not wait for the receiver; each waits for the
 previous one in its direction, so that no more than one copy is in flight.
@@ -30,7 +30,7 @@ def tensors_of(values: Values) -> tuple[Tensor, ...]:
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
             raise ValueError(
-                f"a pipeline stage returned {type(tensor).__name__}: its last layer has to return "
+                f"a pipeline stage returned {type(tensor).__name__}: its last layer must return "
                 "a tensor or a tuple of tensors"
             )
     return tensors

@@ -224,7 +224,7 @@ def _check(topology: ProcessTopology, num_stages: int | None, ranks: int) -> Non
     if any(size > 1 for axis, size in sizes.items() if axis not in ("pipe", "data")):
         raise ValueError(f"the topology is {sizes}: {FEATURES['pipeline_combinations'].text}")
     if list(sizes)[:1] != ["pipe"]:
-        raise ValueError(f"the first axis of the topology {sizes} has to be pipe: reorder its axes")
+        raise ValueError(f"the first axis of the topology {sizes} must be pipe: reorder its axes")
 
 
 def _stage_of(parts: Sequence[int], index: int) -> int:
